@@ -10,5 +10,5 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-resume-provider",
         "name": "Resumable training",
-        "description": "Trains on preemptible GPUs of Google Cloud Batch, resuming from verified checkpoints.",
+        "description": "Trains on preemptible GPUs of Google Cloud Batch and resumes from checkpoints.",
     }

@@ -1,0 +1,1 @@
+"""Pure decisions about attempts: verdict, budget, placement, decide. No I/O, no Airflow."""

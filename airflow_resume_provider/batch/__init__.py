@@ -1,0 +1,1 @@
+"""Google Cloud Batch: building jobs, reading events, clients and the shared watcher."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, ClassVar, Self
 
 SCHEMA_VERSION = 1
 
 
-class EndState(str, Enum):
+class EndState(StrEnum):
     """How the container saw its own end."""
 
     FINISHED = "finished"

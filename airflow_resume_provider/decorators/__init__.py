@@ -1,0 +1,1 @@
+"""The `@task.resumable_train` decorator."""

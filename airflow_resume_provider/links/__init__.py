@@ -1,0 +1,1 @@
+"""Links from a task to its job, its logs and its checkpoint."""

@@ -1,0 +1,1 @@
+"""The operator that a DAG author writes."""

@@ -1,0 +1,1 @@
+"""The container side: restore, watch, commit, finish. The standard library only at import."""

@@ -1,0 +1,1 @@
+"""The trigger that watches an attempt."""
