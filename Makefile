@@ -33,5 +33,8 @@ test: install
 bench: install
 	$(BIN)/python -m tests.benchmarks
 
+# Further environments (frameworks, Airflow versions) live in their own fragments.
+-include *.mk
+
 clean:
 	rm -rf $(VENV) .venv-* demo build dist site
