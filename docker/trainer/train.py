@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -34,7 +35,6 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VEC
     os.environ[_name] = "1"
 
 import numpy as np  # noqa: E402
-from sklearn.datasets import load_digits  # noqa: E402
 
 TEST_IMAGES = 297
 CLASSES = 10
@@ -68,9 +68,21 @@ class Digits:
     @classmethod
     def load(cls) -> Digits:
         """Read the 1797 digits that scikit-learn ships."""
-        data = load_digits()
-        images, labels = data.data.astype(np.float64) / 16.0, data.target
+        table = np.loadtxt(digits_file(), delimiter=",")
+        images, labels = table[:, :-1] / 16.0, table[:, -1].astype(np.int64)
         return cls(images[TEST_IMAGES:], labels[TEST_IMAGES:], images[:TEST_IMAGES], labels[:TEST_IMAGES])
+
+
+def digits_file() -> Path:
+    """Return the table that `sklearn.datasets.load_digits` reads.
+
+    Not through that function: importing scikit-learn for one table takes
+    seconds, and a resumed attempt pays them each time.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise SystemExit("The digits are part of scikit-learn: pip install scikit-learn")
+    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 
 @dataclass

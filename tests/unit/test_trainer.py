@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -111,3 +112,17 @@ def test_only_the_newest_local_checkpoints_are_kept_when_asked(tmp_path: Path) -
     train(tmp_path / "run", "--steps", "120", "--keep", "2", RESUME_METRICS_FILE=str(metrics))
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoint-110", "checkpoint-120"]
     assert set(json.loads(metrics.read_text())) == {"loss", "accuracy"}
+
+
+def test_the_table_is_what_scikit_learn_returns() -> None:
+    """Reading the shipped table directly gives the very numbers of `load_digits`."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    spec = importlib.util.spec_from_file_location("trainer", TRAINER)
+    assert spec is not None
+    assert spec.loader is not None
+    trainer = importlib.util.module_from_spec(spec)
+    sys.modules["trainer"] = trainer
+    spec.loader.exec_module(trainer)
+    ours, theirs = trainer.Digits.load(), datasets.load_digits()
+    assert (ours.test_images * 16 == theirs.data[:297]).all()
+    assert (ours.labels == theirs.target[297:]).all()
