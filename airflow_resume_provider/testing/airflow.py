@@ -77,6 +77,7 @@ class LocalAirflow:
     Args:
         dags: the folder of DAG files.
         home: AIRFLOW_HOME; a temporary directory that is removed at the end when absent.
+        port: where the API server listens; 0 takes a free port.
         env: further environment of every component (connections, emulator addresses).
         settings: further Airflow settings without their ``AIRFLOW__`` prefix.
         progress: called with a line about what is awaited.
@@ -87,6 +88,7 @@ class LocalAirflow:
         dags: Path,
         *,
         home: Path | None = None,
+        port: int = 0,
         env: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda line: None,
@@ -95,7 +97,7 @@ class LocalAirflow:
         self.home = (home or Path(tempfile.mkdtemp(prefix="airflow-"))).resolve()
         self.dags = dags.resolve()
         self._env, self._settings, self._progress = dict(env or {}), dict(settings or {}), progress
-        self.port = free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = AirflowClient(self.url)
         self._secret = secrets.token_hex(48)
