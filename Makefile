@@ -4,21 +4,25 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install demo check lint types test bench clean
+.PHONY: install demo check lint types test e2e bench clean
 
 install: $(VENV)/.installed
 
+# Only wheels: nothing here ever needs a compiler.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv module is missing (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "Installing into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@$(BIN)/uv pip install --quiet --only-binary :all: --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' \
+		|| { echo "Installation failed, see above. Only wheels are used; a platform without them needs --no-binary and a compiler." >&2; exit 1; }
 	@touch $@
 
 demo: install
-	$(BIN)/python -m airflow_resume_provider.testing.demo
+	@$(BIN)/python -m airflow_resume_provider.testing.demo
 
-check: lint types test
+check: lint types test e2e
 
 lint: install
 	$(BIN)/ruff check .
@@ -27,8 +31,12 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# Side by side; then, alone on the machine, what starts a real Airflow.
 test: install
-	$(BIN)/pytest
+	$(BIN)/pytest tests/unit tests/integration -n 2 --dist loadfile
+
+e2e: install
+	$(BIN)/pytest tests/e2e
 
 bench: install
 	$(BIN)/python -m tests.benchmarks
