@@ -15,8 +15,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	@$(BIN)/uv pip install --quiet --only-binary :all: --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' \
-		|| { echo "Installation failed, see above. Only wheels are used; a platform without them needs --no-binary and a compiler." >&2; exit 1; }
+	@$(BIN)/uv pip install --quiet --only-binary :all: --no-binary airflow-resume-provider --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' \
+		|| { echo "Installation failed, see above. Only wheels are used, no compiler." >&2; exit 1; }
 	@touch $@
 
 demo: install
