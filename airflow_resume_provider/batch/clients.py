@@ -1,0 +1,126 @@
+"""Clients of Google Cloud Batch: Google's endpoint, another one, or an emulator on loopback.
+
+The client library is imported when a client is made, never when a DAG is parsed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+    from google.cloud.batch_v1 import BatchServiceAsyncClient, BatchServiceClient
+
+EMULATOR_HOST = "BATCH_EMULATOR_HOST"  # host:port of a Batch emulator, with or without http://
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS = 4
+_PROBE_SECONDS = 2.0
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the API is; an empty address is Google's own, `insecure` is plain text for emulators."""
+
+    address: str = ""
+    insecure: bool = False
+
+    @property
+    def emulated(self) -> bool:
+        """Whether no credentials are needed."""
+        return self.insecure
+
+
+def endpoint(extra: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Endpoint:
+    """Return the endpoint from `BATCH_EMULATOR_HOST` or else the connection's extra `batch_endpoint`."""
+    environ = os.environ if environ is None else environ
+    if emulator := environ.get(EMULATOR_HOST, "").strip():
+        return _parsed(emulator, insecure=not emulator.startswith("https://"))
+    configured = str((extra or {}).get("batch_endpoint") or "").strip()
+    return _parsed(configured, insecure=_plain(configured)) if configured else Endpoint()
+
+
+def _plain(address: str) -> bool:
+    host = urlsplit(address if "//" in address else f"//{address}").hostname
+    return address.startswith("http://") or ("://" not in address and host in _LOOPBACK)
+
+
+def _parsed(text: str, *, insecure: bool) -> Endpoint:
+    return Endpoint(text.split("://", 1)[-1].rstrip("/"), insecure)
+
+
+@lru_cache(maxsize=64)
+def speaks_grpc(address: str) -> bool:
+    """Ask a plain-text server whether it answers HTTP/2; one that does not speaks REST only."""
+    parts = urlsplit(f"//{address}")
+    with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=_PROBE_SECONDS) as probe:
+        probe.sendall(_PREFACE)
+        try:
+            head = probe.recv(9)
+        except TimeoutError:
+            return False
+    return len(head) >= 4 and head[3] == _SETTINGS
+
+
+def _grpc(address: str) -> bool:
+    try:
+        return speaks_grpc(address)
+    except OSError:
+        return True  # nobody there yet: the client's own error is the clearer one
+
+
+def probe(where: Endpoint) -> None:
+    """Find out what an emulator speaks, ahead of `async_client`; this blocks, so not on a loop."""
+    _grpc(where.address)
+
+
+def client(credentials: Credentials | None, where: Endpoint, options: Any = None) -> BatchServiceClient:
+    """Return a synchronous client."""
+    from google.cloud.batch_v1 import BatchServiceClient
+
+    if not where.insecure:
+        return BatchServiceClient(credentials=credentials, client_options=_options(where, options))
+    if not _grpc(where.address):
+        return BatchServiceClient(**_rest(where))
+    import grpc
+    from google.cloud.batch_v1.services.batch_service.transports import BatchServiceGrpcTransport
+
+    channel = grpc.insecure_channel(where.address)
+    return BatchServiceClient(transport=BatchServiceGrpcTransport(channel=channel))
+
+
+def async_client(
+    credentials: Credentials | None, where: Endpoint, options: Any = None
+) -> BatchServiceAsyncClient | None:
+    """Return an asynchronous client of the running loop, `None` where only REST is spoken."""
+    from google.cloud.batch_v1 import BatchServiceAsyncClient
+
+    if not where.insecure:
+        return BatchServiceAsyncClient(credentials=credentials, client_options=_options(where, options))
+    if not _grpc(where.address):
+        return None
+    from google.cloud.batch_v1.services.batch_service.transports import BatchServiceGrpcAsyncIOTransport
+    from grpc import aio
+
+    channel = aio.insecure_channel(where.address)
+    return BatchServiceAsyncClient(transport=BatchServiceGrpcAsyncIOTransport(channel=channel))
+
+
+def _options(where: Endpoint, options: Any) -> Any:
+    from google.api_core.client_options import ClientOptions
+
+    return ClientOptions(api_endpoint=where.address) if where.address else options
+
+
+def _rest(where: Endpoint) -> dict[str, Any]:
+    from google.api_core.client_options import ClientOptions
+    from google.auth.credentials import AnonymousCredentials
+
+    options = ClientOptions(api_endpoint=f"http://{where.address}")
+    return {"transport": "rest", "credentials": AnonymousCredentials(), "client_options": options}

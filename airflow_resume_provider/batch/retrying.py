@@ -1,0 +1,52 @@
+"""Which errors of the Batch API pass by themselves, and how long to wait for that.
+
+The client's default retry covers only ServiceUnavailable, and only on reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+API_BUDGET = 300.0  # seconds that one call may be repeated in
+CALL_TIMEOUT = 60.0  # seconds that one request may take
+_PASSING = {408, 409, 429, 499, 500, 502, 503, 504}
+
+
+def passing(error: BaseException) -> bool:
+    """Return whether repeating the same call can help."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import TransportError
+
+    if isinstance(error, exceptions.AlreadyExists):
+        return False
+    if isinstance(error, exceptions.GoogleAPICallError):
+        return int(error.code or 500) in _PASSING
+    kinds = (exceptions.RetryError, TransportError, ConnectionError, TimeoutError)
+    return isinstance(error, kinds) or _of_requests(error)
+
+
+def _of_requests(error: BaseException) -> bool:
+    # The REST transport lets these through; requests need not be imported to recognise them.
+    return any(
+        f"{kind.__module__}.{kind.__name__}" == "requests.exceptions.RequestException"
+        for kind in type(error).__mro__
+    )
+
+
+def repeated(
+    call: Callable[[], T], *, budget: float = API_BUDGET, sleep: Callable[[float], Any] | None = None
+) -> T:
+    """Make a call, again and again with growing, jittered pauses while its errors are passing ones."""
+    import tenacity
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(passing),
+        wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
+        stop=tenacity.stop_after_delay(budget),
+        reraise=True,
+        **({"sleep": sleep} if sleep else {}),
+    )
+    return retrying(call)

@@ -1,0 +1,163 @@
+"""Hooks for Google Cloud Batch that know emulators, passing errors and our jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.google.common.hooks.base_google import GoogleBaseAsyncHook, GoogleBaseHook
+
+from airflow_resume_provider.attempts import identity
+from airflow_resume_provider.attempts.observation import JobSeen
+from airflow_resume_provider.batch import clients, events
+from airflow_resume_provider.batch.retrying import API_BUDGET, CALL_TIMEOUT, repeated
+from airflow_resume_provider.errors import BatchUnavailable, JobNotOurs
+
+if TYPE_CHECKING:
+    from google.cloud.batch_v1 import BatchServiceAsyncClient, BatchServiceClient, Job
+
+    from airflow_resume_provider.checkpoints import StoreOptions
+
+TASK_GROUP = "group0"
+
+
+class ResumableBatchHook(GoogleBaseHook):
+    """
+    Submits, reads and cancels attempts' jobs.
+
+    Honours ``BATCH_EMULATOR_HOST`` and the connection extra ``batch_endpoint``.
+
+    :param gcp_conn_id: the Google Cloud connection.
+    :param impersonation_chain: service account, or chain of them, to impersonate.
+    :param api_budget: seconds that one call may be repeated in while its errors are passing ones.
+    """
+
+    def __init__(
+        self,
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+        *,
+        api_budget: float = API_BUDGET,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain, **kwargs)
+        self.api_budget = api_budget
+
+    @cached_property
+    def endpoint(self) -> clients.Endpoint:
+        """Where the API is."""
+        return clients.endpoint(self.extras)
+
+    def get_conn(self) -> BatchServiceClient:
+        """Return the client; made once."""
+        return self._client
+
+    @cached_property
+    def _client(self) -> BatchServiceClient:
+        credentials = None if self.endpoint.emulated else self.get_credentials()
+        return clients.client(credentials, self.endpoint, self.get_client_options())
+
+    def _call(self, method: str, request: dict[str, Any]) -> Any:
+        call = getattr(self.get_conn(), method)
+        return repeated(lambda: call(request=request, timeout=CALL_TIMEOUT), budget=self.api_budget)
+
+    def submit(self, job: Job, parent: str, job_id: str) -> tuple[Job, bool]:
+        """
+        Create the job, or adopt it when it is there and ours.
+
+        :return: the job, and whether it was adopted.
+        :raises JobNotOurs: the name is taken by somebody else's job.
+        """
+        from google.api_core.exceptions import AlreadyExists
+
+        name = f"{parent}/jobs/{job_id}"
+        request = {
+            "parent": parent,
+            "job_id": job_id,
+            "job": job,
+            "request_id": identity.request_id(name),
+        }
+        try:
+            return self._call("create_job", request), False
+        except AlreadyExists:
+            return self._adopted(name, job), True
+
+    def _adopted(self, name: str, wanted: Job) -> Job:
+        found = self._call("get_job", {"name": name})
+        for label in ("resume_training", "resume_attempt"):
+            if found.labels.get(label) != wanted.labels.get(label):
+                raise JobNotOurs(
+                    f"{name} exists and is not an attempt of this training.",
+                    did="Nothing was submitted.",
+                    can="Delete that job, or change the dag_id, the task_id or the checkpoint root.",
+                    job_name=name,
+                )
+        return found
+
+    def look(self, name: str, *, with_tasks: bool = False) -> JobSeen | None:
+        """Return the job as it is now, `None` when the API does not know it."""
+        from google.api_core.exceptions import NotFound
+
+        try:
+            job = self._call("get_job", {"name": name})
+            tasks = self._tasks(name) if with_tasks else ()
+        except NotFound:
+            return None
+        return events.job_seen(job, tasks)
+
+    def _tasks(self, name: str) -> list[Any]:
+        pager = self._call("list_tasks", {"parent": f"{name}/taskGroups/{TASK_GROUP}"})
+        return list(pager)
+
+    def cancel(self, name: str) -> bool:
+        """
+        Cancel the job; it keeps its record, which deleting would lose.
+
+        :return: False when there was nothing to cancel.
+        """
+        from google.api_core.exceptions import FailedPrecondition, InvalidArgument, NotFound
+
+        try:
+            self._call("cancel_job", {"name": name, "request_id": identity.request_id(f"cancel {name}")})
+        except (NotFound, FailedPrecondition, InvalidArgument):
+            return False
+        return True
+
+    def store_options(self) -> StoreOptions | None:
+        """Return how to reach the store of checkpoints with this connection's credentials."""
+        from airflow_resume_provider.hooks.credentials import store_options
+
+        return store_options(self)
+
+
+class ResumableBatchAsyncHook(GoogleBaseAsyncHook):
+    """
+    Makes clients for the triggerer's loop; nothing of it blocks the loop.
+
+    :param gcp_conn_id: the Google Cloud connection.
+    :param impersonation_chain: service account, or chain of them, to impersonate.
+    """
+
+    sync_hook_class = ResumableBatchHook
+
+    async def get_async_client(self) -> BatchServiceAsyncClient | None:
+        """Return a client of the running loop, `None` where the server speaks REST only."""
+        import asyncio
+
+        hook = await self.get_sync_hook()
+        where = await asyncio.to_thread(lambda: hook.endpoint)
+        credentials = None if where.emulated else await asyncio.to_thread(hook.get_credentials)
+        if where.emulated:
+            await asyncio.to_thread(clients.probe, where)
+        return clients.async_client(credentials, where, hook.get_client_options())
+
+
+def unavailable(error: Exception, doing: str) -> BatchUnavailable:
+    """Return the error that says in words what could not be done."""
+    return BatchUnavailable(
+        f"{doing} failed: {type(error).__name__}: {str(error)[:500]}",
+        did="It was repeated within its budget.",
+        can="The next try adopts what is running.",
+        cause=str(error)[:500],
+    )

@@ -1,0 +1,41 @@
+"""Cancels the job of a running task that a person ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from airflow_resume_provider.triggers.fence import Ruling, ruling
+
+if TYPE_CHECKING:
+    from airflow_resume_provider.operators.conductor import Conductor
+
+log = logging.getLogger(__name__)
+
+RUNNING = "running"
+# The signal may have come while the task talked to its supervisor, which it
+# then still occupies; a thread that waits for it must not be waited for long.
+SECONDS = 20.0
+
+
+def kill(conductor: Conductor) -> None:
+    """Cancel the job unless the task is still meant to run, as when its worker is shut down."""
+    worker = threading.Thread(target=_kill_if_meant, args=(conductor,), daemon=True)
+    worker.start()
+    worker.join(SECONDS)
+    if worker.is_alive():
+        log.warning(
+            "Looking up whether the task was ended on purpose takes too long; its job is left running"
+        )
+
+
+def _kill_if_meant(conductor: Conductor) -> None:
+    waiting = conductor.waiting
+    if waiting is None:
+        return
+    if ruling(waiting.hold, waiting=RUNNING) is Ruling.LEAVE:
+        log.info("%s is left running for the next try to adopt", waiting.job_name)
+        return
+    cancelled = conductor.hook.cancel(waiting.job_name)
+    log.info("%s: %s", waiting.job_name, "cancelled with its task" if cancelled else "was over already")

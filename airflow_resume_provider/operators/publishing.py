@@ -1,0 +1,106 @@
+"""What a task publishes: XComs, the task state store, the asset event and the summary."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_resume_provider.attempts.ledger import Ledger
+from airflow_resume_provider.attempts.verdict import Kind
+
+if TYPE_CHECKING:
+    from airflow_resume_provider.checkpoints import Reference
+
+log = logging.getLogger(__name__)
+
+STATE_KEY = "resume"
+CHECKPOINT = "checkpoint"
+CHECKPOINT_URI = "checkpoint_uri"
+RESUMED_FROM = "resumed_from"
+ATTEMPTS = "attempts"
+JOB_NAME = "job_name"
+
+
+class Publisher:
+    """Publishes for one task instance; the context is Airflow's."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._ti = context["ti"]
+        self._warned = False
+
+    def xcom(self, key: str, value: Any) -> None:
+        """Publish one XCom."""
+        self._ti.xcom_push(key=key, value=value)
+
+    def published_reference(self) -> Mapping[str, Any] | None:
+        """Return the reference that the attempt before published in this try."""
+        value = self._ti.xcom_pull(task_ids=self._ti.task_id, key=CHECKPOINT, map_indexes=self._ti.map_index)
+        return value if isinstance(value, Mapping) and value.get("uri") else None
+
+    def checkpoint(self, reference: Reference | None) -> None:
+        """Publish what a next attempt resumes from; an empty URI when there is nothing."""
+        self.xcom(CHECKPOINT, reference.to_dict() if reference else None)
+        self.xcom(CHECKPOINT_URI, reference.uri if reference else "")
+
+    def history(self, ledger: Ledger) -> None:
+        """Publish the attempts so far, for people."""
+        self.xcom(ATTEMPTS, [_compact(entry.to_dict()) for entry in ledger.entries])
+
+    @property
+    def _store(self) -> Any:
+        store = self._context.get("task_state_store")
+        if store is None and not self._warned:
+            self._warned = True
+            log.warning(
+                "This Airflow has no task state store (3.3 has): the attempts' history is kept in the"
+                " checkpoint root alone, and is not shown in the UI between tries."
+            )
+        return store
+
+    def remember(self, state: Mapping[str, Any]) -> None:
+        """Keep the state over tries where Airflow can; it is a cache, the lineage is the truth."""
+        store = self._store
+        if store is None:
+            return
+        try:
+            store.set(STATE_KEY, dict(state))
+        except Exception as error:
+            log.warning("The task state store could not be written, the lineage is enough: %r", error)
+
+    def remembered(self) -> Mapping[str, Any]:
+        """Return the state kept by an earlier try or leg; empty when there is none."""
+        store = self._store
+        if store is None:
+            return {}
+        try:
+            return store.get(STATE_KEY) or {}
+        except Exception as error:
+            log.warning("The task state store could not be read, the lineage is enough: %r", error)
+            return {}
+
+    def asset_events(self, outlets: Any, reference: Reference | None, training_id: str) -> None:
+        """Attach the checkpoint's reference to the events of the task's outlets."""
+        events = self._context.get("outlet_events")
+        for outlet in outlets or ():
+            if events is None or reference is None or not hasattr(outlet, "uri"):
+                continue
+            events[outlet].extra.update({CHECKPOINT: reference.to_dict(), "training_id": training_id})
+
+
+def _compact(entry: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in entry.items() if v not in ("", None, 0.0) or k in ("number", "verdict")}
+
+
+def summary(reference: Reference | None, ledger: Ledger, attempts: int) -> dict[str, Any]:
+    """Return the task's result, usable downstream."""
+    return {
+        "checkpoint_uri": reference.uri if reference else "",
+        "step": reference.step if reference else 0,
+        "metrics": dict(reference.metrics) if reference else {},
+        "attempts": attempts,
+        "preemptions": ledger.count(Kind.PREEMPTED),
+        "seconds_trained": round(ledger.seconds, 1),
+        "seconds_lost": round(ledger.lost, 1),
+    }
