@@ -33,3 +33,18 @@ NOTICE_FILE = "RESUME_NOTICE_FILE"  # appears on a preemption notice and holds t
 # Emulators and the platform.
 STORAGE_EMULATOR_HOST = "STORAGE_EMULATOR_HOST"  # with or without scheme and trailing slash
 METADATA_HOST = "GCE_METADATA_HOST"  # "metadata.google.internal"
+CHECKPOINT = "RESUME_CHECKPOINT"  # path of the restored checkpoint itself, or empty
+STATE_DIR = "RESUME_STATE_DIR"  # "<RESUME_DIR>.resume": what the parts of the runtime share
+
+# Less usual options of `resume-run`.
+CARRY = "RESUME_CARRY"  # small top-level files that travel along: globs, separated by commas
+SETTINGS = "RESUME_SETTINGS"  # "": declared settings as a JSON object; a change is noticed
+WORLD_SIZE = "RESUME_WORLD_SIZE"  # "": number of training processes; the number of nodes when absent
+ELASTIC = "RESUME_ELASTIC"  # "0": 1 when the training can go on with another number of processes
+SHARED_DIR = "RESUME_SHARED_DIR"  # "0": 1 when all nodes see one RESUME_DIR (a network file system)
+POLL = "RESUME_POLL"  # "0.5": seconds between looks at RESUME_DIR
+NICE = "RESUME_NICE"  # "19": niceness of the uploader while the training runs
+BANDWIDTH = "RESUME_BANDWIDTH"  # "0": cap of the upload in bytes per second while training, 0 is none
+
+# What a framework's own scripts read.
+PRETRAINED_MODE = "PRETRAINED_MODEL_MODE"  # Mozilla translations: "continue" after a restore

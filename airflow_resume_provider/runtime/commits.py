@@ -1,0 +1,201 @@
+"""One attempt's traffic with the store: begins it, commits while it runs, drains, ends it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_resume_provider.errors import ContainerError, ExitCode
+from airflow_resume_provider.runtime.events import Events
+from airflow_resume_provider.runtime.options import Options
+from airflow_resume_provider.runtime.outcome import Outcome
+from airflow_resume_provider.runtime.pipeline import Pipeline, Upload
+from airflow_resume_provider.runtime.stop import Stop
+from airflow_resume_provider.runtime.worker import Worker
+
+log = logging.getLogger("resume-run")
+_WORKERS = 5
+_END_SECONDS = 120.0
+
+
+class WorkerFailed(ContainerError):
+    """The store worker answered with an error: `code` is the exit code that belongs to it."""
+
+    code: int
+    kind: str
+
+
+class Commits:
+    """Owns the store worker and routes its answers.
+
+    A worker that dies (out of memory, killed) is replaced, and what it was doing is done again.
+    """
+
+    def __init__(self, options: Options, events: Events, stop: Stop) -> None:
+        self._options, self._events, self._stop = options, events, stop
+        self._answer: dict[str, Any] | None = None
+        self._asked: tuple[str, Mapping[str, Any]] = ("", {})
+        self._workers = 0
+        self._gentle = False
+        self._next_look = 0.0
+        self._worker = self._new_worker()
+        self.pipeline: Pipeline | None = None
+        self.last: Mapping[str, Any] = {}
+        events.on("worker", self._answered)
+
+    @property
+    def pids(self) -> set[int]:
+        """Processes that are ours and not the training's."""
+        return {self._worker.pid}
+
+    def begin(self) -> dict[str, Any] | None:
+        """Restore; return what was restored, or None when the attempt must stop before it starts.
+
+        Raises:
+            WorkerFailed: what the store said, with its exit code.
+        """
+        self._ask("begin")
+        answer = self._wait(lambda: self._stop.asked)
+        if answer is None:
+            self._replace_worker()
+        return answer
+
+    def train_with(self, pipeline: Pipeline) -> None:
+        """From now on look for checkpoints, and leave the machine to the training."""
+        self.pipeline = pipeline
+        self._gentle = True
+        self._worker.ask("be_gentle")
+
+    def hurry(self) -> None:
+        """Nobody trains any more, or not for long."""
+        self._gentle = False
+        self._worker.full_speed()
+        if self.pipeline:
+            self.pipeline.hurry()
+
+    def tick(self, patience: float) -> None:
+        """Let `patience` seconds pass or something happen, then look and start what waits."""
+        self._events.handle(min(patience, max(0.0, self._next_look - time.monotonic())))
+        if self.pipeline is None:
+            return
+        if time.monotonic() >= self._next_look:
+            self._look()
+        self.pipeline.pump(self._may_begin)
+
+    def _look(self, *, final: bool = False) -> None:
+        assert self.pipeline is not None
+        started = time.monotonic()
+        self.pipeline.look(final=final)
+        took = time.monotonic() - started
+        # A directory with very many files must not keep a core busy.
+        self._next_look = started + max(self._options.poll, 10 * took)
+
+    def drain(self, *, settled: bool) -> None:
+        """Bring the last checkpoint up; `settled` says that the training ended by itself."""
+        if self.pipeline is None or self._stop.superseded:
+            return
+        self.hurry()
+        self._look(final=settled)
+        while not self.pipeline.idle and not self._stop.superseded:
+            self.pipeline.pump(self._may_begin)
+            self._events.handle(0.2)
+
+    def end(self, result: Outcome) -> int:
+        """Record how the attempt ended, and return the exit code."""
+        record = {"state": result.state.value, "exit_code": result.exit_code, "reason": result.reason}
+        last = {"last_index": self.last.get("index", -1), "last_step": self.last.get("step", 0)}
+        self._ask("end", record={"attempt": self._options.attempt, **record, **last})
+        until = time.monotonic() + _END_SECONDS
+        log.info("%s: %s; exit code %d", result.state.value, result.reason, result.exit_code)
+        try:
+            recorded = self._wait(lambda: time.monotonic() > until) is not None
+        except WorkerFailed as error:
+            log.error("the end of this attempt could not be recorded: %s", error)
+            recorded = False
+        return result.exit_code if recorded or result.exit_code else ExitCode.STORE_UNAVAILABLE
+
+    def close(self) -> None:
+        """End the worker, whatever it is doing."""
+        self._worker.close()
+
+    def _ask(self, op: str, **arguments: Any) -> None:
+        self._asked, self._answer = (op, arguments), None
+        self._worker.ask(op, **arguments)
+
+    def _wait(self, enough: Callable[[], bool]) -> dict[str, Any] | None:
+        while self._answer is None and not enough():
+            self._events.handle(0.2)
+        if self._answer is not None and self._answer["event"] == "failed":
+            answer = self._answer
+            raise WorkerFailed(answer["message"], code=answer["exit_code"], kind=answer["kind"])
+        return self._answer
+
+    def send(self, upload: Upload) -> None:
+        """Start an upload."""
+        log.info("committing step %d, %.1f MB", upload.step, upload.pin.total_bytes / 1e6)
+        self._worker.ask("commit", pin=upload.pin.to_json(), **upload.manifest_fields())
+
+    def _may_begin(self, upload: Upload) -> bool:
+        """After a notice an upload is begun only when it can be done in what is left of the window."""
+        assert self.pipeline is not None
+        left = self._stop.window_ends - time.monotonic()
+        speed = self.pipeline.throughput
+        return left == float("inf") or not speed or upload.pin.total_bytes / speed <= left
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        event, op = answer["event"], answer.get("op")
+        if event == "progress":
+            return
+        if event == "gone":
+            self._worker_gone(answer["pid"])
+        elif answer.get("kind") == "Superseded":
+            self._overtaken(answer)
+        elif op == "commit":
+            self._committed(answer)
+        elif op == self._asked[0]:
+            self._answer = answer
+
+    def _overtaken(self, answer: Mapping[str, Any]) -> None:
+        self._stop.overtaken(answer["message"])
+        if answer["op"] == "commit" and self.pipeline:
+            self.pipeline.failed(answer["message"], give_up=True)
+        else:
+            self._answer = dict(answer)
+
+    def _committed(self, answer: Mapping[str, Any]) -> None:
+        assert self.pipeline is not None
+        if answer["event"] == "done":
+            self.last = answer["reference"]
+            log.info("committed step %d as %s", self.last["step"], self.last["uri"])
+            self.pipeline.committed(answer["reference"], answer["seconds"])
+            if self._options.keep_last:
+                self._worker.ask("prune")
+        elif answer["event"] == "changed":
+            self.pipeline.changed(answer["file"])
+        else:
+            self.pipeline.failed(answer["message"])
+
+    def _worker_gone(self, pid: int) -> None:
+        if pid != self._worker.pid:
+            return
+        if self._workers >= _WORKERS:
+            message = "the process that talks to the store keeps dying"
+            raise WorkerFailed(message, code=ExitCode.UPLOAD_FAILED, kind="gone")
+        log.warning("the process that talks to the store has died; starting another")
+        self._replace_worker()
+        if self.pipeline and self.pipeline.under_way:
+            self.send(self.pipeline.under_way)
+        elif self._asked[0] and self._answer is None:
+            self._worker.ask(self._asked[0], **self._asked[1])
+
+    def _replace_worker(self) -> None:
+        self._worker.close()
+        self._worker = self._new_worker()
+        if self._gentle:
+            self._worker.ask("be_gentle")
+
+    def _new_worker(self) -> Worker:
+        self._workers += 1
+        return Worker(self._options, lambda answer: self._events.put("worker", answer))

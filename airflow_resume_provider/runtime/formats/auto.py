@@ -1,0 +1,39 @@
+"""Finds out the format by looking; once one has been recognised it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from airflow_resume_provider.runtime.formats.found import Format, Found
+from airflow_resume_provider.runtime.formats.registry import OWN, format_named
+
+
+class AutoFormat(Format):
+    """The first of our formats that recognises what lies there."""
+
+    name = "auto"
+
+    def __init__(self) -> None:
+        self._candidates = [format_named(name) for name in OWN]
+        self.chosen: Format | None = None
+
+    @property
+    def label(self) -> str:
+        """The recognised format's name."""
+        return self.chosen.label if self.chosen else self.name
+
+    @property
+    def settles(self) -> bool:
+        """Whether the format is known for good: a generic one yields to a framework's traces."""
+        return self.chosen is not None and self.chosen.name not in ("directory", "files")
+
+    def find(self, directory: Path) -> Sequence[Found]:
+        """Return what the recognised format finds."""
+        if not self.settles:
+            self.chosen = next((f for f in self._candidates if f.recognises(directory)), None)
+        return self.chosen.find(directory) if self.chosen else ()
+
+    def environment(self, restored: Found | None) -> Mapping[str, str]:
+        """Return what the recognised format says."""
+        return self.chosen.environment(restored) if self.chosen else {}

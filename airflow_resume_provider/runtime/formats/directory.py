@@ -1,0 +1,65 @@
+"""Any trainer that keeps each checkpoint in a sub-directory with a number in its name.
+
+Complete is a sub-directory, all of whose files are whole, that
+
+- was renamed into place from a temporary name (the kernel then stamps its `ctime` later than
+  its `mtime`), or holds one of the marker files (`resume.json`, `_SUCCESS`, `done` …), or
+- has stayed the same for a while with nobody holding a file of it open for writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from airflow_resume_provider.runtime.formats.evidence import all_whole, read_json
+from airflow_resume_provider.runtime.formats.found import Format, Found
+from airflow_resume_provider.runtime.formats.names import (
+    MARKERS,
+    directories,
+    files_below,
+    is_temporary,
+    step_in,
+)
+
+
+class DirectoryFormat(Format):
+    """Numbered sub-directories, complete by rename, by marker, or by having settled."""
+
+    name = "directory"
+
+    def find(self, directory: Path) -> Sequence[Found]:
+        """Return the complete numbered sub-directories, by step."""
+        return sorted(self._complete(directory), key=lambda found: found.step)
+
+    def _complete(self, directory: Path) -> Iterator[Found]:
+        taken: list[str] = []
+        for path in directories(directory):
+            step = step_in(path.rpartition("/")[2])
+            if step is None or any(path.startswith(f"{outer}/") for outer in taken):
+                continue
+            taken.append(path)
+            files = files_below(directory / path, f"{path}/")
+            if files and not any(map(_any_temporary, files)) and all_whole(directory, files):
+                yield _found(directory, path, step, files)
+
+
+def _any_temporary(path: str) -> bool:
+    return any(is_temporary(part) for part in path.split("/"))
+
+
+def _found(directory: Path, path: str, step: int, files: tuple[str, ...]) -> Found:
+    marker = next((name for name in MARKERS if f"{path}/{name}" in files), "")
+    said = read_json(directory / path / marker) if marker == "resume.json" else None
+    if isinstance(said, dict) and isinstance(said.get("step"), int):
+        step = said["step"]
+    return Found(path, step, files, settled=bool(marker) or was_renamed(directory / path))
+
+
+def was_renamed(directory: Path) -> bool:
+    """Say whether the directory got its name after its last entry: a rename, not a new entry, came last."""
+    try:
+        stat = directory.stat()
+    except OSError:
+        return False
+    return stat.st_ctime_ns > stat.st_mtime_ns

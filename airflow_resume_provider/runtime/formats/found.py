@@ -1,0 +1,62 @@
+"""What a format answers: the checkpoints that the framework has finished writing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint on disk, complete by the framework's own evidence.
+
+    Attributes:
+        path: of the checkpoint itself, relative to the training's directory: a sub-directory,
+            a file, or "." when the directory is the checkpoint.
+        step: the trainer's own counter.
+        files: what belongs to it, relative to the training's directory, POSIX separators.
+        settled: false when the evidence cannot exclude that somebody still writes; it is then
+            taken only after it stayed the same for a while.
+        appended: files of it that only ever grow, such as logs; they are copied, not compared.
+        metrics: what the framework itself recorded.
+        world_size: processes that wrote it, as far as the files tell; 0 is unknown.
+    """
+
+    path: str
+    step: int
+    files: tuple[str, ...]
+    settled: bool = True
+    appended: frozenset[str] = frozenset()
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    world_size: int = 0
+
+
+class Format(ABC):
+    """Knows when a checkpoint on disk is complete, its step, and how to tell the framework.
+
+    Add your own through the entry point group `airflow_resume_provider.formats`.
+    """
+
+    name: ClassVar[str]
+    #: Whether a checkpoint can be loaded by another number of processes than wrote it.
+    elastic: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """The name that goes into the manifest."""
+        return self.name
+
+    @abstractmethod
+    def find(self, directory: Path) -> Sequence[Found]:
+        """Return the complete checkpoints below `directory`, oldest first."""
+
+    def recognises(self, directory: Path) -> bool:
+        """Say whether the framework has left any trace, complete or not; `auto` asks."""
+        return bool(self.find(directory))
+
+    def environment(self, restored: Found | None) -> Mapping[str, str]:
+        """Return further variables for the training; `restored` is None on a fresh start."""
+        return {}

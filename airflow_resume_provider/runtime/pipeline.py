@@ -1,0 +1,251 @@
+"""From a finished checkpoint on disk to a commit in the store, beside the training.
+
+One upload at a time and in order. While one is under way at most one more waits, and a newer one
+takes its place: under back-pressure the newest wins. Files are pinned before they wait, so the
+framework may rotate them away meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from airflow_resume_provider.runtime.formats import Format, Found
+from airflow_resume_provider.runtime.formats.evidence import is_open_for_writing
+from airflow_resume_provider.runtime.formats.names import is_temporary
+from airflow_resume_provider.runtime.options import Options
+from airflow_resume_provider.runtime.pin import Changed, Pin, Stamp, pin_files, stamps_of
+from airflow_resume_provider.runtime.state import State
+
+log = logging.getLogger("resume-run")
+SETTLE_SECONDS = 2.0
+_CARRY_LIMIT = 16 << 20
+_RETRY_SECONDS = 5.0
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A pinned checkpoint on its way; `request` is the SDK's, when it came from there."""
+
+    pin: Pin
+    step: int
+    path: str
+    format: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    world_size: int = 1
+    request: Path | None = None
+    tries: int = 0
+
+    def manifest_fields(self) -> dict[str, Any]:
+        """Return what goes into the manifest beside the files."""
+        return {
+            "step": self.step,
+            "format": self.format,
+            "metrics": self.metrics,
+            "metadata": self.metadata,
+            "world_size": self.world_size,
+        }
+
+
+Fingerprint = tuple[str, tuple[tuple[str, Stamp], ...]]
+
+
+class Pipeline:
+    """Looks for finished checkpoints, holds on to them and hands them on, one at a time.
+
+    `send` starts an upload; `committed`, `failed` and `changed` say how it went.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        state: State,
+        form: Format,
+        send: Callable[[Upload], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options, self._state, self._format, self._send, self._clock = options, state, form, send, clock
+        self._known: set[Fingerprint] = set()
+        self._settling: dict[str, tuple[Fingerprint, float]] = {}
+        self._numbers = itertools.count()
+        self._copy = False
+        self._explicit = False
+        self._not_before = 0.0
+        self.under_way: Upload | None = None
+        self.waiting: Upload | None = None
+        self.unsaved = ""
+        self.throughput = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way and nothing waits."""
+        return self.under_way is None and self.waiting is None
+
+    def remember_present(self) -> None:
+        """Take what lies there now as known: restored or an older run's, not this attempt's work."""
+        for found in self._format.find(self._options.directory):
+            if fingerprint := self._fingerprint(found):
+                self._known.add(fingerprint)
+
+    def look(self, *, final: bool = False) -> None:
+        """Pin the newest finished checkpoint that is new; with `final`, nobody writes any more."""
+        self._take_requests()
+        if self._explicit:
+            return
+        ready = [each for each in self._new() if final or self._is_settled(*each)]
+        self._known.update(fingerprint for _, fingerprint in ready)
+        if ready:
+            self._pin(*max(ready, key=lambda each: each[0].step))
+
+    def pump(self, may_begin: Callable[[Upload], bool] = lambda upload: True) -> None:
+        """Start the waiting upload when none is under way."""
+        if self.waiting is None or self.under_way is not None or self._clock() < self._not_before:
+            return
+        upload, self.waiting = self.waiting, None
+        if may_begin(upload):
+            self.under_way = upload
+            self._send(upload)
+        else:
+            self._skip(upload)
+
+    def hurry(self) -> None:
+        """Do not wait before the next try."""
+        self._not_before = 0.0
+
+    def committed(self, reference: dict[str, Any], seconds: float) -> None:
+        """The upload under way is in the store."""
+        upload = self._landed()
+        if seconds > 0:
+            self.throughput = max(self.throughput, upload.pin.total_bytes / seconds)
+        self.unsaved = "" if self.waiting is None else self.unsaved
+        self._reply(upload, {"reference": reference})
+
+    def failed(self, message: str, *, give_up: bool = False) -> None:
+        """The upload under way did not reach the store; it is tried again unless a newer one waits."""
+        upload = self._landed(release=False)
+        self.unsaved = f"the checkpoint of step {upload.step} did not reach the store: {message}"
+        log.warning("%s", self.unsaved)
+        if self.waiting is None and not give_up and upload.tries + 1 < _TRIES:
+            self.waiting = replace(upload, tries=upload.tries + 1)
+            self._not_before = self._clock() + _RETRY_SECONDS
+        else:
+            upload.pin.release()
+            self._reply(upload, {"error": message})
+
+    def changed(self, file: str) -> None:
+        """A file was written in place while it was read: nothing was committed, copies from now on."""
+        upload = self._landed()
+        log.warning("%s was written to during its upload; such files are copied from now on", file)
+        self._copy = True
+        self._known = {known for known in self._known if known[0] != upload.path}
+        self._reply(upload, {"error": f"{file} was written to during its upload"})
+
+    def _landed(self, *, release: bool = True) -> Upload:
+        assert self.under_way is not None
+        upload, self.under_way = self.under_way, None
+        if release:
+            upload.pin.release()
+        return upload
+
+    def _skip(self, upload: Upload) -> None:
+        upload.pin.release()
+        log.warning(
+            "step %d (%d bytes) would not fit into what is left; not begun",
+            upload.step,
+            upload.pin.total_bytes,
+        )
+        self._reply(upload, {"error": "no time left"})
+
+    def _new(self) -> Iterable[tuple[Found, Fingerprint]]:
+        for found in self._format.find(self._options.directory):
+            fingerprint = self._fingerprint(found)
+            if fingerprint and fingerprint not in self._known:
+                yield found, fingerprint
+
+    def _fingerprint(self, found: Found) -> Fingerprint | None:
+        compared = [name for name in found.files if name not in found.appended]
+        try:
+            return found.path, tuple(stamps_of(self._options.directory, compared).items())
+        except Changed:
+            return None
+
+    def _is_settled(self, found: Found, fingerprint: Fingerprint) -> bool:
+        if found.settled:
+            return True
+        before, since = self._settling.get(found.path, (None, 0.0))
+        if before != fingerprint:
+            self._settling[found.path] = fingerprint, self._clock()
+            return False
+        still = self._clock() - since >= SETTLE_SECONDS
+        return still and not is_open_for_writing(self._options.directory / name for name in found.files)
+
+    def _pin(self, found: Found, fingerprint: Fingerprint) -> None:
+        source = self._options.directory
+        carried = set(self._carried()) - set(found.files)
+        target = self._state.pins / f"{next(self._numbers):06d}"
+        try:
+            pin = pin_files(
+                source, {*found.files, *carried}, target, appended=carried | found.appended, copy=self._copy
+            )
+        except (Changed, OSError) as error:
+            log.warning("step %d could not be held: %s", found.step, error)
+            self._known.discard(fingerprint)
+            return
+        self._offer(
+            Upload(
+                pin,
+                found.step,
+                found.path,
+                self._format.label,
+                metrics={**found.metrics, **self._state.read_metrics()},
+                world_size=found.world_size,
+            )
+        )
+
+    def _carried(self) -> Iterable[str]:
+        for path in self._options.directory.iterdir():
+            wanted = any(fnmatch(path.name, glob) for glob in self._options.carry)
+            if (
+                wanted
+                and path.is_file()
+                and not is_temporary(path.name)
+                and path.stat().st_size <= _CARRY_LIMIT
+            ):
+                yield path.name
+
+    def _offer(self, upload: Upload) -> None:
+        if self.waiting is not None:
+            log.info("step %d takes the place of step %d, still waiting", upload.step, self.waiting.step)
+            self.waiting.pin.release()
+            self._reply(self.waiting, {"error": "a newer checkpoint took its place"})
+        self.waiting = upload
+        self._not_before = 0.0
+
+    def _take_requests(self) -> None:
+        for path, request in self._state.read_requests():
+            self._explicit = True
+            path.unlink(missing_ok=True)
+            stamps = {name: tuple(stamp) for name, stamp in request["stamps"].items()}
+            self._offer(
+                Upload(
+                    Pin(Path(request["directory"]), stamps),
+                    request["step"],
+                    request["path"],
+                    request.get("format") or "sdk",
+                    metrics={**self._state.read_metrics(), **request.get("metrics", {})},
+                    metadata=request.get("metadata", {}),
+                    request=path,
+                )
+            )
+
+    def _reply(self, upload: Upload, answer: dict[str, Any]) -> None:
+        if upload.request is not None:
+            self._state.write(upload.request.with_suffix(".answer"), answer)
