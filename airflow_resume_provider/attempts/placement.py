@@ -66,8 +66,10 @@ KEYS = frozenset(f.name for f in fields(Placement))
 
 
 def templated(value: Any) -> bool:
-    """Return whether a value is still a Jinja template and cannot be checked yet."""
-    return isinstance(value, str) and ("{{" in value or "{%" in value)
+    """Return whether a value is still a template (Jinja, or a task's result) and cannot be checked yet."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    return hasattr(value, "resolve")  # an XComArg
 
 
 def ladder(defaults: Placement, rungs: Sequence[Mapping[str, Any]] | None) -> tuple[Placement, ...]:

@@ -23,7 +23,7 @@ from airflow_resume_provider.attempts.observation import GONE, JobSeen
 from airflow_resume_provider.attempts.placement import Placement, next_rung
 from airflow_resume_provider.attempts.verdict import Kind, Verdict, judge, waiting_reason
 from airflow_resume_provider.batch import jobs, labels
-from airflow_resume_provider.errors import AttemptFailed, CheckpointError, InvalidInput, NoProgressError
+from airflow_resume_provider.errors import AttemptFailed, InvalidInput, NoProgressError
 from airflow_resume_provider.hooks.lineages import Account, ledger_of, newest_generation, timed
 from airflow_resume_provider.operators.failures import PreemptedRetry, TrainingFailed
 from airflow_resume_provider.operators.plan import OnClear, Plan, Resume
@@ -313,11 +313,13 @@ class Conductor:
         return self._wait(lineage, generation, account.number, intent, placement, ledger, reference)
 
     def _choose(self, lineage: Lineage, attempt: int) -> Choice:
-        try:
-            return lineage.choose(attempt, fallback=self.plan.resume_from)
-        except CheckpointError as error:
+        choice = lineage.choose(attempt, fallback=self.plan.resume_from)
+        if choice.reference is None and self.plan.resume_from:
             # The author named it; starting afresh instead would train the wrong thing.
-            raise TrainingFailed(f"resume_from={self.plan.resume_from}: {error}") from error
+            reasons = {passed.uri: passed.reason for passed in choice.passed_over}
+            why = reasons.get(self.plan.resume_from, choice.why)
+            raise TrainingFailed(f"resume_from={self.plan.resume_from} cannot be used: {why}")
+        return choice
 
     def _submit(
         self, lineage: Lineage, generation: int, attempt: int, ledger: Ledger, rung: int, reason: str

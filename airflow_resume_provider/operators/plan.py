@@ -1,4 +1,4 @@
-"""The author's parameters as checked values: when the DAG is parsed, and again once templates are rendered."""
+"""The author's parameters as checked values, at DAG parse and again once templates are rendered."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _unless_templated(value: Any) -> Any:
 
 def _word(value: Any, words: type[Any], parameter: str) -> Any:
     if templated(value):
-        return list(words)[0]
+        return next(word for word in words)
     try:
         return words(value)
     except ValueError:
