@@ -17,6 +17,7 @@ from airflow_resume_provider.runtime.worker import Worker
 
 log = logging.getLogger("resume-run")
 _WORKERS = 5
+_WORTH_ANOTHER_TRY = ("StoreUnavailable", "UploadFailed")
 _END_SECONDS = 120.0
 
 
@@ -43,6 +44,7 @@ class Commits:
         self._worker = self._new_worker()
         self.pipeline: Pipeline | None = None
         self.last: Mapping[str, Any] = {}
+        self.resumed_from = ""
         events.on("worker", self._answered)
 
     @property
@@ -60,6 +62,8 @@ class Commits:
         answer = self._wait(lambda: self._stop.asked)
         if answer is None:
             self._replace_worker()
+        else:
+            self.resumed_from = (answer["reference"] or {}).get("uri", "")
         return answer
 
     def train_with(self, pipeline: Pipeline) -> None:
@@ -135,7 +139,8 @@ class Commits:
     def send(self, upload: Upload) -> None:
         """Start an upload."""
         log.info("committing step %d, %.1f MB", upload.step, upload.pin.total_bytes / 1e6)
-        self._worker.ask("commit", pin=upload.pin.to_json(), **upload.manifest_fields())
+        where = {"resumed_from": self.resumed_from, "spec_digest": self._options.spec_digest}
+        self._worker.ask("commit", pin=upload.pin.to_json(), **upload.manifest_fields(), **where)
 
     def _may_begin(self, upload: Upload) -> bool:
         """After a notice an upload is begun only when it can be done in what is left of the window."""
@@ -160,7 +165,7 @@ class Commits:
     def _overtaken(self, answer: Mapping[str, Any]) -> None:
         self._stop.overtaken(answer["message"])
         if answer["op"] == "commit" and self.pipeline:
-            self.pipeline.failed(answer["message"], give_up=True)
+            self.pipeline.failed(answer["message"], again=False)
         else:
             self._answer = dict(answer)
 
@@ -175,7 +180,7 @@ class Commits:
         elif answer["event"] == "changed":
             self.pipeline.changed(answer["file"])
         else:
-            self.pipeline.failed(answer["message"])
+            self.pipeline.failed(answer["message"], again=answer["kind"] in _WORTH_ANOTHER_TRY)
 
     def _worker_gone(self, pid: int) -> None:
         if pid != self._worker.pid:

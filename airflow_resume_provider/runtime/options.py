@@ -52,6 +52,11 @@ class Options:
         """Seconds after a notice in which an upload may still be begun: the grace and a little more."""
         return self.grace + 5
 
+    @property
+    def processes(self) -> int:
+        """The number of training processes, as far as anybody has said."""
+        return self.world_size or 1
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form in which one part of the sidecar tells the next."""
         own = asdict(self)

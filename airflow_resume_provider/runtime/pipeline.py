@@ -50,7 +50,7 @@ class Upload:
             "step": self.step,
             "format": self.format,
             "metrics": self.metrics,
-            "metadata": self.metadata,
+            "metadata": {**self.metadata, "resume": {"path": self.path}},
             "world_size": self.world_size,
         }
 
@@ -128,12 +128,12 @@ class Pipeline:
         self.unsaved = "" if self.waiting is None else self.unsaved
         self._reply(upload, {"reference": reference})
 
-    def failed(self, message: str, *, give_up: bool = False) -> None:
-        """The upload under way did not reach the store; it is tried again unless a newer one waits."""
+    def failed(self, message: str, *, again: bool = True) -> None:
+        """The upload under way did not reach the store; `again`: try so, unless a newer one waits."""
         upload = self._landed(release=False)
         self.unsaved = f"the checkpoint of step {upload.step} did not reach the store: {message}"
         log.warning("%s", self.unsaved)
-        if self.waiting is None and not give_up and upload.tries + 1 < _TRIES:
+        if self.waiting is None and again and upload.tries + 1 < _TRIES:
             self.waiting = replace(upload, tries=upload.tries + 1)
             self._not_before = self._clock() + _RETRY_SECONDS
         else:
@@ -206,7 +206,7 @@ class Pipeline:
                 found.path,
                 self._format.label,
                 metrics={**found.metrics, **self._state.read_metrics()},
-                world_size=found.world_size,
+                world_size=found.world_size or self._options.processes,
             )
         )
 
@@ -242,6 +242,7 @@ class Pipeline:
                     request.get("format") or "sdk",
                     metrics={**self._state.read_metrics(), **request.get("metrics", {})},
                     metadata=request.get("metadata", {}),
+                    world_size=self._options.processes,
                     request=path,
                 )
             )
