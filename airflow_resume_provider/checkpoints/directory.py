@@ -1,0 +1,153 @@
+"""A checkpoint as a value: a name until somebody wants its bytes, then one download per node.
+
+However many processes and threads of a node ask, one of them downloads and the
+others wait and share. Locks are the kernel's, one per reader, so a dead process
+holds none and nobody has to guess which locks are stale.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from airflow_resume_provider.checkpoints.manifest import Manifest
+from airflow_resume_provider.checkpoints.progress import Watcher
+from airflow_resume_provider.checkpoints.reference import Reference
+from airflow_resume_provider.checkpoints.restore import fetch, verify
+from airflow_resume_provider.checkpoints.store import Store, StoreOptions, open_store
+from airflow_resume_provider.checkpoints.view import NO_MANIFEST, incomplete, read_manifest, reference_of
+from airflow_resume_provider.errors import CheckpointBroken, CheckpointNotFound, ObjectNotFound
+
+
+class Checkpoint:
+    """A checkpoint named by its URI. Nothing is asked of the store before it is needed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @classmethod
+    def from_uri(cls, uri: str, *, options: StoreOptions | None = None) -> Checkpoint:
+        """Name the checkpoint at a `gs://` or `file://` URI."""
+        return cls(open_store(uri, options, parameter="checkpoint"))
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        """The URI, without a slash at the end."""
+        return self._store.uri
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest; raises `CheckpointNotFound` or a `ManifestError`."""
+        try:
+            return read_manifest(self._store, "", self.uri)
+        except ObjectNotFound as error:
+            raise CheckpointNotFound(
+                f"There is no checkpoint {self.uri}: {NO_MANIFEST}.", uri=self.uri
+            ) from error
+
+    @property
+    def reference(self) -> Reference:
+        """The few hundred bytes that name it."""
+        return reference_of(self.manifest, self.uri)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the trainer said about it, JSON values only."""
+        return self.manifest.metadata
+
+    def verify(self, *, progress: Watcher | None = None) -> None:
+        """Read every byte and compare; raises `CheckpointBroken`."""
+        self._check_listing()
+        verify(self._store, "", self.uri, self.manifest, progress=progress)
+
+    def to_directory(
+        self, path: str | os.PathLike[str] | None = None, *, progress: Watcher | None = None
+    ) -> Path:
+        """Put the files into exactly `path`, or into a directory shared by this node, and return it."""
+        target = self._shared() if path is None else Path(path)
+        self._check_listing()
+        return fetch(self._store, "", self.uri, self.manifest, target, progress=progress)
+
+    @contextmanager
+    def as_directory(self, *, progress: Watcher | None = None) -> Iterator[Path]:
+        """Yield a directory with the files, to be read only.
+
+        A local checkpoint is passed through untouched. A remote one lies in a
+        temporary directory that the last reader on this node removes.
+        """
+        local = self._untouched()
+        if local is not None:
+            yield local
+            return
+        directory = self._shared().with_name(f"{self._shared().name}-reading")
+        with _reading(directory):
+            self._check_listing()
+            yield fetch(self._store, "", self.uri, self.manifest, directory, progress=progress)
+
+    def _untouched(self) -> Path | None:
+        """Return where the files lie on this machine under their own names, or `None`."""
+        if any(entry.stored_as for entry in self.manifest.files):
+            return None
+        return self._store.local_path("")
+
+    def _shared(self) -> Path:
+        name = hashlib.sha256(f"{self.uri}\0{self.manifest.commit_id}".encode()).hexdigest()[:24]
+        return _node_directory() / name
+
+    def _check_listing(self) -> None:
+        reason = incomplete(self._store, "", self.manifest)
+        if reason:
+            raise CheckpointBroken(f"{self.uri} is broken: {reason}.", uri=self.uri, reason=reason)
+
+
+def _node_directory() -> Path:
+    default = Path(tempfile.gettempdir()) / f"airflow-resume-{os.getuid()}"
+    directory = Path(os.environ.get("RESUME_CACHE") or default)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[None]:
+    """Count as a reader of `directory`; whoever is the last removes it."""
+    lock = directory.with_name(f"{directory.name}.readers")
+    fd = _shared_lock(lock)
+    try:
+        yield
+    finally:
+        _leave(fd, lock, directory)
+
+
+def _shared_lock(lock: Path) -> int:
+    """Open and share `lock`, starting again if its last reader has just removed it."""
+    while True:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), lock.stat()):
+                return fd
+        os.close(fd)
+
+
+def _leave(fd: int, lock: Path, directory: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.with_name(f".{directory.name}.ready.json").unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
+    finally:
+        os.close(fd)

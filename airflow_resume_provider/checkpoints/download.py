@@ -1,0 +1,151 @@
+"""Bytes from the store to the disk: ranged, in parallel, checked while they stream.
+
+Memory is bounded by chunks and requests in flight, never by a file's size.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+
+from airflow_resume_provider.checkpoints import checksum
+from airflow_resume_provider.checkpoints.manifest import FileEntry
+from airflow_resume_provider.checkpoints.progress import Meter
+from airflow_resume_provider.checkpoints.retrying import Patience, Transient
+from airflow_resume_provider.checkpoints.store import Store
+from airflow_resume_provider.errors import CheckpointBroken, ObjectNotFound
+
+# A file with the wrong checksum is fetched once more: that tells a bad transfer from a bad object.
+_FETCHES = 2
+
+
+class Cancelled(Exception):
+    """Another part of the same transfer has failed; never leaves this package."""
+
+
+class Download:
+    """One checkpoint's transfer into `target`, or only past the checksum when that is `None`."""
+
+    def __init__(self, store: Store, prefix: str, uri: str, target: Path | None, meter: Meter) -> None:
+        self._store, self._uri, self._target, self._meter = store, uri, target, meter
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._patience = Patience(store.options.max_total_seconds)
+        self._stopped = False
+
+    def run(self, files: Sequence[FileEntry]) -> None:
+        """Fetch all files; raises `CheckpointBroken` when one is not what the manifest says."""
+        options = self._store.options
+        big = [entry for entry in files if entry.size > options.range_bytes]
+        small = [entry for entry in files if entry.size <= options.range_bytes]
+        self._together(options.big_streams, (job for entry in big for job in self._pieces(entry)))
+        few = options.big_streams if sum(e.size for e in small) > len(small) * options.chunk_bytes else 0
+        self._together(few or options.small_streams, (partial(self._whole, entry) for entry in small))
+
+    def _together(self, streams: int, jobs: Iterable[Callable[[], None]]) -> None:
+        with ThreadPoolExecutor(streams, thread_name_prefix="restore") as pool:
+            futures = [pool.submit(job) for job in jobs]
+            done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+            self._stopped = bool(waiting)
+            for future in waiting:
+                future.cancel()
+        for future in done:
+            future.result()
+
+    def _whole(self, entry: FileEntry) -> None:
+        for _ in range(_FETCHES):
+            with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
+                crc = self._fetch(entry, fd, 0, entry.size)
+            if checksum.encode(crc) == entry.crc32c:
+                self._meter.add(0, 1)
+                return
+            self._meter.add(-entry.size)
+        raise self._broken(
+            f"{entry.path} has crc32c {checksum.encode(crc)}, its manifest says {entry.crc32c}"
+        )
+
+    def _pieces(self, entry: FileEntry) -> list[Callable[[], None]]:
+        """Return the jobs that fetch a large file; the last one to finish compares the checksum."""
+        step = self._store.options.range_bytes
+        starts = range(0, entry.size, step)
+        crcs: dict[int, int] = {}
+        lock = threading.Lock()
+        with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
+            if fd is not None:
+                os.ftruncate(fd, entry.size)
+
+        def job(start: int) -> None:
+            with self._open(entry) as fd:
+                crc = self._fetch(entry, fd, start, min(step, entry.size - start))
+            with lock:
+                crcs[start] = crc
+                last = len(crcs) == len(starts)
+            if last:
+                self._compare(entry, crcs)
+
+        return [partial(job, start) for start in starts]
+
+    def _compare(self, entry: FileEntry, crcs: dict[int, int]) -> None:
+        step, whole = self._store.options.range_bytes, 0
+        for start in sorted(crcs):
+            whole = checksum.combine(whole, crcs[start], min(step, entry.size - start))
+        if checksum.encode(whole) == entry.crc32c:
+            self._meter.add(0, 1)
+        else:
+            self._meter.add(-entry.size)
+            self._whole(entry)
+
+    def _fetch(self, entry: FileEntry, fd: int | None, start: int, length: int) -> int:
+        """Write a range to its place and return its checksum; a retry goes on where the last try ended."""
+        crc, position, end = 0, start, start + length
+        name = self._prefix + entry.stored
+
+        def once() -> None:
+            nonlocal crc, position
+            for chunk in self._store.stream(name, position, end - position) if position < end else ():
+                if self._stopped:
+                    raise Cancelled
+                chunk = memoryview(chunk)[: end - position]
+                crc = checksum.extend(chunk, crc)
+                if fd is not None:
+                    _write_at(fd, chunk, position)
+                position += len(chunk)
+                self._meter.add(len(chunk))
+            if position < end:
+                raise Transient(f"the body ended {end - position} bytes short")
+
+        try:
+            self._patience.run("read", f"{self._store.uri}/{name}", once)
+        except ObjectNotFound as error:
+            raise self._broken(f"{entry.path} is missing, or shorter than its manifest says") from error
+        return crc
+
+    def _open(self, entry: FileEntry, flags: int = 0) -> _Descriptor:
+        return _Descriptor(self._target / entry.path if self._target else None, os.O_WRONLY | flags)
+
+    def _broken(self, reason: str) -> CheckpointBroken:
+        return CheckpointBroken(f"{self._uri} is broken: {reason}.", uri=self._uri, reason=reason)
+
+
+class _Descriptor:
+    """A file descriptor as a context; `None` when there is nothing to write to."""
+
+    def __init__(self, path: Path | None, flags: int) -> None:
+        self._fd = None if path is None else os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+    def __enter__(self) -> int | None:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+
+
+def _write_at(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, offset)
+        offset += written
+        data = data[written:]

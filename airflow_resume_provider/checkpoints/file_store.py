@@ -1,0 +1,228 @@
+"""A directory as a store: the laptop's, or a network file system's.
+
+Not obstore's LocalStore, because that hides files named `x#1`, refuses names of
+250 bytes and does not see empty directories; and a commit must be on the disk
+before it counts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote
+
+from airflow_resume_provider.checkpoints import names
+from airflow_resume_provider.checkpoints.retrying import Patience, Transient
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions
+from airflow_resume_provider.errors import (
+    AlreadyExists,
+    InvalidInput,
+    NoSpace,
+    ObjectNotFound,
+    PermissionDenied,
+    ResumeError,
+)
+
+T = TypeVar("T")
+# A staged object's name starts so; it is no object until it is linked into place.
+_STAGED = ".resume-staged-"
+_REFUSED = {
+    errno.EACCES: "read access",
+    errno.EPERM: "access",
+    errno.EROFS: "a writable file system",
+}
+
+
+class FileStore:
+    """A directory of this machine."""
+
+    def __init__(self, uri: str, options: StoreOptions, *, parameter: str = "lineage") -> None:
+        self.uri, self.options = uri.rstrip("/"), options
+        path = unquote(self.uri.removeprefix("file://"))
+        path = path.removeprefix("localhost") if path.startswith("localhost/") else path
+        if not path.startswith("/") or "\0" in path:
+            raise InvalidInput(
+                f"{parameter} is {uri!r}, which names no absolute path; write file:///PATH.",
+                parameter=parameter,
+                value=uri,
+            )
+        self.root = Path(path)
+        self._patience = Patience(options.max_total_seconds)
+
+    def __repr__(self) -> str:
+        return f"FileStore({self.uri!r})"
+
+    def objects(self, prefix: str) -> list[Listed]:
+        """List everything below the directory `prefix`."""
+        top = self._path(prefix)
+        return self._ask("list", prefix, lambda: list(_walk(top, f"{prefix}/" if prefix else "")))
+
+    def directories(self, prefix: str) -> list[str]:
+        """List the names of the directories right below `prefix`."""
+
+        def look() -> list[str]:
+            with os.scandir(self._path(prefix)) as entries:
+                return [entry.name for entry in entries if entry.is_dir()]
+
+        try:
+            return self._ask("list", prefix, look)
+        except ObjectNotFound:
+            return []
+
+    def size(self, name: str) -> int:
+        """Return an object's size."""
+        return self._ask("read", name, lambda: _regular(self._path(name)).stat().st_size)
+
+    def read(self, name: str) -> bytes:
+        """Return a small object."""
+        return self._ask("read", name, lambda: _regular(self._path(name)).read_bytes())
+
+    def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
+        """Yield `length` bytes from `start` on, or less when the file ends before."""
+        try:
+            with self._path(name).open("rb", buffering=0) as file:
+                file.seek(start)
+                yield from _pieces(file.read, length, self.options.chunk_bytes)
+        except OSError as error:
+            raise self._translate("read", name, error) from error
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write a small object that must not be there yet; it is on the disk when this returns."""
+        self._ask("write", name, lambda: _write(self._path(name), [data], replace=False))
+
+    def upload(self, name: str, size: int, pieces: Callable[[int], Iterator[Buffer]]) -> None:
+        """Write a file; it is on the disk, whole, or not there at all."""
+        chunk = self.options.chunk_bytes
+        self._ask("write", name, lambda: _write(self._path(name), pieces(chunk), replace=True))
+
+    def delete(self, name: str) -> None:
+        """Delete an object, and the directories that this leaves empty."""
+        path = self._path(name)
+        with suppress(ObjectNotFound):
+            self._ask("delete", name, path.unlink)
+        with suppress(OSError):
+            for parent in path.parents:
+                if parent == self.root:
+                    return
+                parent.rmdir()
+
+    def local_path(self, name: str) -> Path | None:
+        """Return where the object lies on this machine."""
+        return self._path(name)
+
+    def _path(self, name: str) -> Path:
+        return self.root / names.contained(name, where=self.uri) if name else self.root
+
+    def _ask(self, what: str, name: str, call: Callable[[], T]) -> T:
+        def once() -> T:
+            try:
+                return call()
+            except OSError as error:
+                raise self._translate(what, name, error) from error
+
+        return self._patience.run(what, f"{self.uri}/{name}".rstrip("/"), once)
+
+    def _translate(self, what: str, name: str, error: OSError) -> Transient | ResumeError:
+        uri = f"{self.uri}/{name}".rstrip("/")
+        if isinstance(error, FileExistsError):
+            return AlreadyExists(f"{uri} is there already.", did="It was left as it is.", uri=uri)
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+            return ObjectNotFound(f"{uri} is not there ({error.strerror}).", uri=uri)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return NoSpace(
+                f"The disk of {uri} is full ({error.strerror}).",
+                did="Nothing that was there before has changed.",
+                can="Free space or use a larger disk.",
+                required=0,
+                free=0,
+            )
+        if error.errno in _REFUSED:
+            return PermissionDenied(
+                f"May not {what} {uri} ({error.strerror}).",
+                can=f"Give the user that runs this {_REFUSED[error.errno]}.",
+                uri=uri,
+                permission=_REFUSED[error.errno],
+            )
+        if error.errno == errno.ENAMETOOLONG:
+            return InvalidInput(
+                f"The name {name!r} is too long for this file system.", parameter="name", value=name
+            )
+        return Transient(str(error))
+
+
+def _walk(top: Path, prefix: str) -> Iterator[Listed]:
+    try:
+        entries = sorted(os.scandir(top), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            yield Listed(f"{prefix}{entry.name}/", 0)
+            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
+        elif entry.is_file() and not entry.name.startswith(_STAGED):
+            yield Listed(prefix + entry.name, entry.stat().st_size)
+
+
+def _regular(path: Path) -> Path:
+    if path.exists() and not path.is_file():
+        raise IsADirectoryError(errno.EISDIR, "not a file", str(path))
+    return path
+
+
+def _pieces(read: Callable[[int], bytes | None], length: int, chunk: int) -> Iterator[bytes]:
+    while length > 0:
+        piece = read(min(chunk, length))
+        if not piece:
+            return
+        length -= len(piece)
+        yield piece
+
+
+def _write(path: Path, pieces: Iterator[Buffer] | list[bytes], *, replace: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.parent / f"{_STAGED}{secrets.token_hex(6)}"
+    try:
+        with staged.open("xb", buffering=0) as file:
+            for piece in pieces:
+                _write_all(file.fileno(), piece)
+            os.fsync(file.fileno())
+        if replace:
+            staged.replace(path)
+        else:
+            _link(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _write_all(fd: int, piece: Buffer) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _link(staged: Path, path: Path) -> None:
+    """Give `staged` its name, or raise `FileExistsError`: a hard link never overwrites."""
+    try:
+        os.link(staged, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        # File systems without hard links (FAT, some FUSE): exclusive creation is all there is.
+        with path.open("xb") as file:
+            file.write(staged.read_bytes())
+            os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,196 @@
+"""Google Cloud Storage through obstore: exact names, bounded waits, named errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import GCSStore
+
+from airflow_resume_provider.checkpoints.retrying import Patience
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions
+from airflow_resume_provider.checkpoints.store_errors import translate
+from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound
+
+T = TypeVar("T")
+_FAILURES = (BaseError, OSError, ValueError)
+_MOST_PARTS = 9_000  # the service's own limit is 10,000
+
+
+class GcsStore:
+    """A prefix of a bucket.
+
+    obstore's own retries are off: ours are logged, bounded and in one place.
+    """
+
+    def __init__(self, uri: str, options: StoreOptions, *, parameter: str = "lineage") -> None:
+        self.uri, self.options = uri.rstrip("/"), options
+        bucket, _, self._prefix = self.uri.removeprefix("gs://").partition("/")
+        if self._prefix and any(part in ("", ".", "..") for part in self._prefix.split("/")):
+            raise InvalidInput(
+                f"{parameter} is {uri!r}; empty, '.' and '..' segments are not supported.",
+                parameter=parameter,
+                value=uri,
+            )
+        self._patience = Patience(options.max_total_seconds)
+        # A range of a large file may take long; what must not take long is one read.
+        self._reader = _client(bucket, options, read_timeout=options.read_seconds, timeout=24 * 3600)
+        # While a part goes up nothing is read, so a read timeout would end slow uploads.
+        self._writer = _client(bucket, options, timeout=120)
+
+    def __repr__(self) -> str:
+        return f"GcsStore({self.uri!r})"
+
+    def objects(self, prefix: str) -> list[Listed]:
+        """List everything below the directory `prefix`."""
+        where = self._key(prefix)
+        pages = self._ask("list", prefix, lambda: list(obstore.list(self._reader, where or None)))
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        return [Listed(meta["path"][cut:], meta["size"]) for page in pages for meta in page]
+
+    def directories(self, prefix: str) -> list[str]:
+        """List the names of the directories right below `prefix`."""
+        where = self._key(prefix)
+        found = self._ask("list", prefix, lambda: obstore.list_with_delimiter(self._reader, where or None))
+        return [path.rpartition("/")[2] for path in found["common_prefixes"]]
+
+    def size(self, name: str) -> int:
+        """Return an object's size; raises `ObjectNotFound`."""
+        return self._ask("read", name, lambda: obstore.head(self._reader, self._key(name))["size"])
+
+    def read(self, name: str) -> bytes:
+        """Return a small object."""
+        return self._ask("read", name, lambda: bytes(obstore.get(self._reader, self._key(name)).bytes()))
+
+    def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
+        """Yield `length` bytes from `start` on; raises `Transient` when asking again may help."""
+        try:
+            result = obstore.get(self._reader, self._key(name), options={"range": (start, start + length)})
+            for chunk in result.stream(min_chunk_size=self.options.chunk_bytes):
+                yield memoryview(chunk)
+        except _FAILURES as error:
+            raise self._translate("read", name, error) from error
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write a small object that must not be there yet.
+
+        A lost answer makes the second try meet the first one, so equal bytes are ours.
+        """
+        tries: list[None] = []
+
+        def put() -> None:
+            tries.append(None)
+            obstore.put(self._writer, self._key(name), data, mode="create", use_multipart=False)
+
+        try:
+            self._ask("write", name, put)
+        except AlreadyExists:
+            if len(tries) < 2 or self.read(name) != data:
+                raise
+
+    def upload(self, name: str, size: int, pieces: Callable[[int], Iterator[Buffer]]) -> None:
+        """Write a file that `pieces(bytes_per_piece)` yields afresh for every try."""
+        part = max(self.options.part_bytes, -(-size // _MOST_PARTS))
+        key, streams = self._key(name), self.options.upload_streams
+
+        def put() -> None:
+            source = _Watched(pieces(part))
+            try:
+                if size <= part:
+                    obstore.put(self._writer, key, b"".join(source), use_multipart=False)
+                else:
+                    obstore.put(self._writer, key, source, chunk_size=part, max_concurrency=streams)
+            except _FAILURES:
+                # obstore hides what the iterator raised behind an error of its own.
+                source.reraise()
+                raise
+
+        self._ask("write", name, put)
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        try:
+            self._ask("delete", name, lambda: obstore.delete(self._writer, self._key(name)))
+        except ObjectNotFound:
+            return
+
+    def local_path(self, name: str) -> Path | None:
+        """Objects of a bucket do not lie on this machine."""
+        return None
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}".strip("/")
+
+    def _ask(self, what: str, name: str, call: Callable[[], T]) -> T:
+        def once() -> T:
+            try:
+                return call()
+            except _FAILURES as error:
+                raise self._translate(what, name, error) from error
+
+        return self._patience.run(what, f"{self.uri}/{name}".rstrip("/"), once)
+
+    def _translate(self, what: str, name: str, error: Exception) -> Exception:
+        return translate(error, what=what, uri=f"{self.uri}/{name}".rstrip("/"))
+
+
+class _Watched:
+    """An iterator that remembers what it raised."""
+
+    def __init__(self, pieces: Iterator[Buffer]) -> None:
+        self._pieces = pieces
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return self
+
+    def __next__(self) -> Buffer:
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def reraise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def _client(
+    bucket: str, options: StoreOptions, *, timeout: float, read_timeout: float | None = None
+) -> GCSStore:
+    limits: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=options.connect_seconds),
+        "timeout": timedelta(seconds=timeout),
+        "user_agent": "airflow-resume-provider",
+    }
+    if read_timeout:
+        limits["read_timeout"] = timedelta(seconds=read_timeout)
+    if options.user_project:
+        limits["default_headers"] = {"x-goog-user-project": options.user_project}
+    config: dict[str, Any] = {}
+    endpoint = _emulator(options)
+    if endpoint:
+        limits["allow_http"] = True
+        # Any token will do, and having one keeps obstore from looking for real credentials.
+        config = {"base_url": endpoint, "bearer_token": "emulator"}
+    return GCSStore(
+        bucket,
+        config=config,  # type: ignore[arg-type]
+        client_options=limits,  # type: ignore[arg-type]
+        retry_config={"max_retries": 0},
+        credential_provider=None if endpoint else options.credential_provider,
+    )
+
+
+def _emulator(options: StoreOptions) -> str:
+    host = options.emulator if options.emulator is not None else os.environ.get("STORAGE_EMULATOR_HOST", "")
+    host = host.strip().rstrip("/")
+    return host if not host or "://" in host else f"http://{host}"

@@ -1,0 +1,112 @@
+"""Bytes from the disk to the store, in parallel; the checksum is of the bytes that were really sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+from airflow_resume_provider.checkpoints import checksum, names
+from airflow_resume_provider.checkpoints.manifest import FileEntry
+from airflow_resume_provider.checkpoints.progress import Meter
+from airflow_resume_provider.checkpoints.sources import Source
+from airflow_resume_provider.checkpoints.store import Store
+from airflow_resume_provider.errors import UploadFailed
+
+# The one natural name that the format needs for itself.
+_RESERVED = {names.MANIFEST: ".resume/manifest.json"}
+
+
+class UploadStopped(UploadFailed):
+    """The caller no longer wants this upload."""
+
+
+class Upload:
+    """One checkpoint's files on their way to a claimed prefix."""
+
+    def __init__(
+        self, store: Store, prefix: str, meter: Meter, should_stop: Callable[[], bool] | None = None
+    ) -> None:
+        self._store, self._prefix, self._meter = store, prefix, meter
+        self._should_stop = should_stop or (lambda: False)
+        self._stopped = False
+        self._brake = _Brake(store.options.bandwidth)
+
+    def run(self, sources: Sequence[Source]) -> tuple[FileEntry, ...]:
+        """Send all files and return their entries; raises `UploadFailed` when one changes meanwhile."""
+        options = self._store.options
+        mean = sum(source.size for source in sources) / max(len(sources), 1)
+        streams = options.small_streams if mean <= options.chunk_bytes else options.big_files
+        with ThreadPoolExecutor(streams, thread_name_prefix="commit") as pool:
+            futures = [pool.submit(self._send, source) for source in sources]
+            done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+            self._stopped = bool(waiting)
+            for future in waiting:
+                future.cancel()
+        for future in done:
+            future.result()
+        return tuple(future.result() for future in futures)
+
+    def _send(self, source: Source) -> FileEntry:
+        crc = 0
+
+        def pieces(length: int) -> Iterator[bytes]:
+            nonlocal crc
+            crc, sent = 0, 0
+            try:
+                with source.file.open("rb", buffering=0) as file:
+                    while sent < source.size and (piece := file.read(min(length, source.size - sent))):
+                        self._check_stop()
+                        self._brake.wait(len(piece))
+                        crc = checksum.extend(piece, crc)
+                        sent += len(piece)
+                        self._meter.add(len(piece))
+                        yield piece
+            except OSError as error:
+                raise _changed(source) from error
+            finally:
+                # A try that did not end well is counted out again.
+                if sent < source.size:
+                    self._meter.add(-sent)
+            if sent < source.size:
+                raise _changed(source)
+
+        stored_as = _RESERVED.get(source.path, "")
+        self._check_stop()
+        self._store.upload(f"{self._prefix}/{stored_as or source.path}", source.size, pieces)
+        if not source.unchanged():
+            raise _changed(source)
+        self._meter.add(0, 1)
+        return FileEntry(path=source.path, size=source.size, crc32c=checksum.encode(crc), stored_as=stored_as)
+
+    def _check_stop(self) -> None:
+        if self._stopped or self._should_stop():
+            raise UploadStopped(
+                "The upload was stopped before it was complete.", did="Nothing was committed."
+            )
+
+
+def _changed(source: Source) -> UploadFailed:
+    return UploadFailed(
+        f"{source.file} changed while it was being committed.",
+        did="Nothing was committed.",
+        can="Write each checkpoint under a new name, or commit a copy.",
+    )
+
+
+class _Brake:
+    """Keeps all threads together below a rate in bytes per second."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate, self._free_at = rate, 0.0
+        self._lock = threading.Lock()
+
+    def wait(self, nbytes: int) -> None:
+        if not self._rate:
+            return
+        with self._lock:
+            now = time.monotonic()
+            start = max(now, self._free_at)
+            self._free_at = start + nbytes / self._rate
+        time.sleep(start - now)
