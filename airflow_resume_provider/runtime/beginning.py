@@ -44,10 +44,12 @@ def with_path(restored: Restored, form: Format, options: Options) -> tuple[Resto
     return dataclasses.replace(restored, path=path), here
 
 
-def say_where_it_starts(restored: Restored, passed_over: list[str]) -> None:
+def say_where_it_starts(restored: Restored, answer: Mapping[str, Any]) -> None:
     """Put into the log what a person asks first: resumed from where, or why not."""
-    for line in passed_over:
+    for line in answer["passed_over"]:
         log.warning("passed over %s", line)
+    for line in answer["changes"]:
+        log.warning("the configuration changed since the checkpoint: %s", line)
     if restored.uri:
         log.info("restored step %d from %s (%s)", restored.step, restored.uri, restored.why)
     else:

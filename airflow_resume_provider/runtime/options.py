@@ -190,8 +190,15 @@ def options_from(
         if option.field in _REQUIRED and not values.get(option.field):
             raise _invalid(option, "", f"Pass {option.flag} or set {option.variable}.")
     directory = values["directory"] = values["directory"].absolute()
-    values["state_dir"] = values.get("state_dir", directory.with_name(directory.name + ".resume")).absolute()
+    values["state_dir"] = values.get("state_dir", _beside(directory)).absolute()
     return Options(**values, command=tuple(command))
+
+
+def _beside(directory: Path) -> Path:
+    """Return a place on the same file system, so that hard links work."""
+    if os.path.ismount(directory):
+        return directory / ".resume.state"
+    return directory.with_name(directory.name + ".resume")
 
 
 def _from_environment(option: Option, text: str) -> Any:

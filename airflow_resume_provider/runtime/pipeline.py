@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from airflow_resume_provider.runtime.configuration import Configuration
 from airflow_resume_provider.runtime.formats import Format, Found
 from airflow_resume_provider.runtime.formats.evidence import is_open_for_writing
 from airflow_resume_provider.runtime.formats.names import is_temporary
@@ -40,6 +41,7 @@ class Upload:
     format: str
     metrics: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    configuration: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 1
     request: Path | None = None
     tries: int = 0
@@ -50,7 +52,7 @@ class Upload:
             "step": self.step,
             "format": self.format,
             "metrics": self.metrics,
-            "metadata": {**self.metadata, "resume": {"path": self.path}},
+            "metadata": {**self.metadata, "resume": {"path": self.path, "configuration": self.configuration}},
             "world_size": self.world_size,
         }
 
@@ -73,6 +75,7 @@ class Pipeline:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._state, self._format, self._send, self._clock = options, state, form, send, clock
+        self._configuration = Configuration.of(options).to_dict()
         self._known: set[Fingerprint] = set()
         self._settling: dict[str, tuple[Fingerprint, float]] = {}
         self._numbers = itertools.count()
@@ -206,6 +209,7 @@ class Pipeline:
                 found.path,
                 self._format.label,
                 metrics={**found.metrics, **self._state.read_metrics()},
+                configuration=self._configuration,
                 world_size=found.world_size or self._options.processes,
             )
         )
@@ -242,6 +246,7 @@ class Pipeline:
                     request.get("format") or "sdk",
                     metrics={**self._state.read_metrics(), **request.get("metrics", {})},
                     metadata=request.get("metadata", {}),
+                    configuration=self._configuration,
                     world_size=self._options.processes,
                     request=path,
                 )

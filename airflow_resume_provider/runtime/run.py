@@ -68,7 +68,7 @@ class Run:
             return {}
         self._options = replace(self._options, training_id=answer["training_id"])
         restored, found = with_path(restored_from(answer), self._format, self._options)
-        say_where_it_starts(restored, answer["passed_over"])
+        say_where_it_starts(restored, answer)
         self._options.directory.mkdir(parents=True, exist_ok=True)
         pipeline = Pipeline(self._options, self._state, self._format, commits.send)
         pipeline.remember_present()

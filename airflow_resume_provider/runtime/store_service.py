@@ -10,10 +10,15 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_resume_provider.checkpoints.directory import Checkpoint
 from airflow_resume_provider.checkpoints.lineage import Lineage
 from airflow_resume_provider.checkpoints.records import AttemptRecord, EndRecord, TrainingRecord
+from airflow_resume_provider.checkpoints.reference import Reference
+from airflow_resume_provider.checkpoints.select import Choice
 from airflow_resume_provider.checkpoints.store import StoreOptions
 from airflow_resume_provider.errors import UploadFailed
+from airflow_resume_provider.runtime.configuration import Configuration, check_configuration
+from airflow_resume_provider.runtime.formats import format_named, format_names
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.pin import Pin
 
@@ -48,6 +53,7 @@ class StoreService:
             TrainingRecord(training_id=options.training_id, created=_now()) if options.training_id else None
         )
         training = self._full.ensure_training(named)
+        changes = self._changes(self._full.choose(options.attempt, fallback=options.offered, restarted=True))
         restored = self._full.restore(
             options.attempt,
             options.directory,
@@ -56,24 +62,38 @@ class StoreService:
             restarted=True,
             progress=self._progress,
         )
-        reference = restored.reference
+        why = "; ".join([restored.choice.why, *changes])
+        self._say_started(restored.reference, why)
+        return {"training_id": training.training_id, "changes": changes, **_described(restored.choice)}
+
+    def _changes(self, choice: Choice) -> list[str]:
+        """Compare configurations before any byte moves."""
+        if choice.reference is None:
+            return []
+        manifest = Checkpoint.from_uri(choice.reference.uri).manifest
+        then = manifest.metadata.get("resume", {}).get("configuration")
+        if not then:
+            return []
+        known = manifest.format in format_names()
+        return check_configuration(
+            Configuration.from_dict(then),
+            Configuration.of(self._options),
+            elastic=self._options.elastic or (known and format_named(manifest.format).elastic),
+            strict=self._options.strict,
+        )
+
+    def _say_started(self, reference: Reference | None, why: str) -> None:
         self._full.begin_attempt(
             AttemptRecord(
-                attempt=options.attempt,
+                attempt=self._options.attempt,
                 resumed_from=reference.uri if reference else "",
                 resumed_step=reference.step if reference else 0,
-                why=restored.choice.why,
-                job_name=options.job_name,
+                why=why,
+                job_name=self._options.job_name,
                 writer=uuid.uuid4().hex,
                 started=_now(),
             )
         )
-        return {
-            "training_id": training.training_id,
-            "reference": reference.to_dict() if reference else None,
-            "why": restored.choice.why,
-            "passed_over": [f"{each.uri}: {each.reason}" for each in restored.choice.passed_over],
-        }
 
     def commit(self, pin: str, **what: Any) -> dict[str, Any]:
         """Commit pinned files; the manifest is not written when one of them has changed meanwhile."""
@@ -104,6 +124,22 @@ class StoreService:
 
     def _progress(self, progress: Any) -> None:
         self._report({"done": progress.done_bytes, "total": progress.total_bytes})
+
+
+def _described(choice: Choice) -> dict[str, Any]:
+    """Return what the supervisor tells the training and the log."""
+    passed_over = [f"{each.uri}: {each.reason}" for each in choice.passed_over]
+    if choice.reference is None:
+        return {"reference": None, "why": choice.why, "passed_over": passed_over}
+    manifest = Checkpoint.from_uri(choice.reference.uri).manifest
+    return {
+        "reference": choice.reference.to_dict(),
+        "why": choice.why,
+        "passed_over": passed_over,
+        "metadata": dict(manifest.metadata),
+        "format": manifest.format,
+        "world_size": manifest.world_size,
+    }
 
 
 def _now() -> str:
