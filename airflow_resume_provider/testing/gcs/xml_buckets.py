@@ -1,0 +1,102 @@
+"""Buckets and their listings over the XML API."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from .call import Call
+from .listing import Page, Query
+from .names import check_bucket
+from .refusals import invalid
+from .resources import bucket_settings
+from .versions import Version, timestamp
+from .xml_documents import document, element
+
+
+async def list_objects(call: Call) -> web.Response:
+    """GET /BUCKET, both versions of the listing."""
+    query, second = call.query, call.query.get("list-type") == "2"
+    if not query.get("max-keys", "1000").isdigit():
+        raise invalid(f"Invalid max-keys: '{query['max-keys']}'")
+    wanted = Query(
+        prefix=query.get("prefix", ""),
+        delimiter=query.get("delimiter", ""),
+        start_after=query.get("start-after", "") if second else query.get("marker", ""),
+        limit=min(int(query.get("max-keys", "1000")), 1000),
+        token=query.get("continuation-token", "") if second else "",
+    )
+    page = call.store.list(call.parts[0], wanted) if wanted.limit else Page()
+    return document("ListBucketResult", *_listing(call, wanted, page, second))
+
+
+def _listing(call: Call, wanted: Query, page: Page, second: bool) -> list[str]:
+    quoted = _quoter(call.query.get("encoding-type"))
+    parts = [element("Name", call.parts[0]), element("Prefix", quoted(wanted.prefix))]
+    if wanted.delimiter:
+        parts.append(element("Delimiter", quoted(wanted.delimiter)))
+    parts += [element("MaxKeys", wanted.limit), element("IsTruncated", str(bool(page.token)).lower())]
+    if second:
+        parts.append(element("KeyCount", len(page)))
+        parts += [element("NextContinuationToken", page.token)] if page.token else []
+    elif page.token:
+        last = max([version.name for version in page.items[-1:]] + page.prefixes[-1:])
+        parts.append(element("NextMarker", quoted(last)))
+    parts += [_entry(version, quoted) for version in page.items]
+    parts += [
+        f"<CommonPrefixes>{element('Prefix', quoted(prefix))}</CommonPrefixes>" for prefix in page.prefixes
+    ]
+    return parts
+
+
+def _quoter(kind: str | None) -> Any:
+    return (lambda text: quote(text, safe="/")) if kind == "url" else (lambda text: text)
+
+
+def _entry(version: Version, quoted: Any) -> str:
+    fields = (
+        ("Key", quoted(version.name)),
+        ("Generation", version.generation),
+        ("MetaGeneration", version.metageneration),
+        ("LastModified", timestamp(version.updated)),
+        ("ETag", version.xml_etag),
+        ("Size", version.size),
+        ("StorageClass", version.storage_class),
+    )
+    return f"<Contents>{''.join(element(key, value) for key, value in fields)}</Contents>"
+
+
+async def list_buckets(call: Call) -> web.Response:
+    """GET /."""
+    entries = "".join(
+        f"<Bucket>{element('Name', b.name)}{element('CreationDate', timestamp(b.created))}</Bucket>"
+        for b in call.store.catalogue.buckets()
+    )
+    return document("ListAllMyBucketsResult", f"<Buckets>{entries}</Buckets>")
+
+
+async def put_bucket(call: Call) -> web.Response:
+    """PUT /BUCKET."""
+    name, settings = check_bucket(call.parts[0]), {}
+    text = (await call.body()).decode(errors="replace")
+    for tag, key in (("LocationConstraint", "location"), ("StorageClass", "storageClass")):
+        if match := re.search(f"<{tag}>([^<]+)</{tag}>", text):
+            settings[key] = match.group(1)
+    call.store.catalogue.create_bucket(name, bucket_settings(settings))
+    return web.Response()
+
+
+async def head_bucket(call: Call) -> web.Response:
+    """HEAD /BUCKET."""
+    bucket = call.store.catalogue.bucket(call.parts[0])
+    return web.Response(headers={"x-goog-metageneration": str(bucket.metageneration)})
+
+
+async def delete_bucket(call: Call) -> web.Response:
+    """DELETE /BUCKET."""
+    call.store.catalogue.bucket(call.parts[0])
+    call.store.catalogue.delete_bucket(call.parts[0])
+    return web.Response(status=204)
