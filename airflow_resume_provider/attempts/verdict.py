@@ -226,7 +226,8 @@ def _platform_meaning(code: int | None, words: str, end: EndRecord | None) -> _M
 
 
 def _said(end: EndRecord | None) -> int | None:
-    return end.exit_code if end is not None else None
+    """The container's own code; beside an unmodified image it does not know it and says -1."""
+    return end.exit_code if end is not None and end.exit_code >= 0 else None
 
 
 def _exit_code(ordered: list[EventSeen]) -> int | None:

@@ -40,13 +40,15 @@ def repeated(
     call: Callable[[], T], *, budget: float = API_BUDGET, sleep: Callable[[float], Any] | None = None
 ) -> T:
     """Make a call, again and again with growing, jittered pauses while its errors are passing ones."""
+    import time
+
     import tenacity
 
     retrying = tenacity.Retrying(
+        sleep=sleep or time.sleep,
         retry=tenacity.retry_if_exception(passing),
         wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
         stop=tenacity.stop_after_delay(budget),
         reraise=True,
-        **({"sleep": sleep} if sleep else {}),
     )
     return retrying(call)

@@ -80,6 +80,7 @@ class Conductor:
             map_index=-1 if self.ti.map_index is None else int(self.ti.map_index),
         )
         self.waiting: Waiting | None = None
+        self.goes_on = False  # whether this leg follows an attempt of the same try
         self.began = time.time()  # of the try; a later leg takes it from the event
 
     @cached_property
@@ -196,6 +197,7 @@ class Conductor:
         """Take in the event of the attempt and do what follows from it."""
         carry = event.carry
         self.began = float(carry["began"])
+        self.goes_on = True
         generation, number = int(carry["generation"]), int(carry["attempt"])
         lineage = self._open(self.key.lineage_uri(self.plan.root, generation))
         account = Account.of(lineage.history(), number)
@@ -388,7 +390,8 @@ class Conductor:
 
     def _offered(self, reference: Reference | None) -> str:
         """The URI handed to the container: what the attempt before published, else the choice."""
-        published = self.publisher.published_reference()
+        # A new try begins without XComs; only the legs after its first one can read any.
+        published = self.publisher.published_reference() if self.goes_on else None
         if published is not None and reference is not None and published["uri"] == reference.uri:
             return str(published["uri"])
         return reference.uri if reference else ""

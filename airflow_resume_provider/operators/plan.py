@@ -26,6 +26,26 @@ if TYPE_CHECKING:
 _PROJECT = re.compile(r"([a-z][a-z0-9.-]*:)?[a-z][a-z0-9-]{2,61}[a-z0-9]")
 _SECRET = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What the operator itself tells the container, or the container the training.
+OWNED = frozenset(
+    {
+        env.LINEAGE,
+        env.ATTEMPT,
+        env.DIR,
+        env.FROM,
+        env.EXPLICIT,
+        env.TRAINING_ID,
+        env.SPEC_DIGEST,
+        env.JOB_NAME,
+        env.STATE_DIR,
+        env.CHECKPOINT,
+        env.METRICS_FILE,
+        env.NOTICE_FILE,
+        env.STEP,
+        env.INDEX,
+        env.RESUMED,
+    }
+)
 _SHM = re.compile(r"[0-9]+[bkmg]?", re.I)
 
 
@@ -182,12 +202,8 @@ def _variables(value: Any, parameter: str) -> Mapping[str, str]:
     for name in value:
         if not _VARIABLE.fullmatch(str(name)):
             _refuse(f"{parameter}[{name!r}]", name, "names of letters, digits and _")
-        if str(name).startswith("RESUME"):
-            _refuse(
-                f"{parameter}[{name!r}]",
-                name,
-                "names that do not begin with RESUME, those are the contract's",
-            )
+        if name in OWNED:
+            _refuse(f"{parameter}[{name!r}]", name, "names that the container contract does not use")
     return dict(value)
 
 

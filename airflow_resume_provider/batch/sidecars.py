@@ -1,0 +1,65 @@
+"""The runnables around an unmodified image: restore, sync beside it, finish after it.
+
+See docs/container-contract.md, "Beside an unmodified image".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_resume_provider.batch.jobs import (
+    CONTAINER_DIR,
+    HOST_DIR,
+    RUN,
+    ContainerSpec,
+    ContractSpec,
+    docker_options,
+    environment,
+    mounts,
+)
+from airflow_resume_provider.runtime import env
+
+
+def runnables(container: ContainerSpec, contract: ContractSpec) -> list[dict[str, Any]]:
+    """Return the five runnables; they share the host's directory and one environment."""
+    training = {
+        "image_uri": container.image,
+        "commands": list(container.command),
+        "volumes": mounts(container),
+        **docker_options(container),
+    }
+    shared = environment(container, contract)
+    shared["variables"].update(_places(contract))
+    ours = _runtime(container)
+    return [
+        {"display_name": "restore", "container": ours(["restore"]), "environment": shared},
+        {"display_name": "sync", "container": ours(["sync"]), "environment": shared, "background": True},
+        {"display_name": "train", "container": training, "environment": shared},
+        # Batch does not tell a later runnable how an earlier one ended; that this one runs at all is
+        # the evidence that the training exited 0.
+        {"display_name": "succeeded", "container": ours(["finish", "--succeeded"]), "environment": shared},
+        {"display_name": "finish", "container": ours(["finish"]), "environment": shared, "always_run": True},
+    ]
+
+
+def _runtime(container: ContainerSpec) -> Any:
+    def ours(arguments: Sequence[str]) -> dict[str, Any]:
+        return {
+            "image_uri": container.runtime_image,
+            "commands": [RUN, *arguments],
+            "volumes": [f"{HOST_DIR}:{CONTAINER_DIR}"],
+        }
+
+    return ours
+
+
+def _places(contract: ContractSpec) -> dict[str, str]:
+    """What the training must be told by environment: its container is no child of ours."""
+    state = f"{CONTAINER_DIR}/{contract.job_id}.resume"
+    return {
+        env.STATE_DIR: state,
+        env.CHECKPOINT: f"{state}/checkpoint",
+        env.METRICS_FILE: f"{state}/metrics.json",
+        env.NOTICE_FILE: f"{state}/notice.json",
+    }
