@@ -1,0 +1,1 @@
+"""A Google Cloud Batch v1 server on loopback that really runs its jobs."""

@@ -1,0 +1,139 @@
+"""The API over HTTP with JSON bodies, as `transport="rest"` and plain HTTP clients use it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import web
+from google.protobuf import json_format
+
+from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid
+from airflow_resume_provider.testing.batch.methods import Method, by_name, call
+from airflow_resume_provider.testing.batch.service import BatchService
+
+# HTTP method, path, method name, name of the field that is the body ("*": the whole request), path's field.
+_ROUTES = (
+    ("POST", r"v1/(?P<parent>projects/[^/]+/locations/[^/]+)/jobs", "CreateJob", "job"),
+    ("GET", r"v1/(?P<parent>projects/[^/]+/locations/[^/]+)/jobs", "ListJobs", ""),
+    ("POST", r"v1/(?P<name>projects/[^/]+/locations/[^/]+/jobs/[^/:]+):cancel", "CancelJob", "*"),
+    ("GET", r"v1/(?P<name>projects/[^/]+/locations/[^/]+/jobs/[^/]+)", "GetJob", ""),
+    ("DELETE", r"v1/(?P<name>projects/[^/]+/locations/[^/]+/jobs/[^/]+)", "DeleteJob", ""),
+    (
+        "GET",
+        r"v1/(?P<parent>projects/[^/]+/locations/[^/]+/jobs/[^/]+/taskGroups/[^/]+)/tasks",
+        "ListTasks",
+        "",
+    ),
+    (
+        "GET",
+        r"v1/(?P<name>projects/[^/]+/locations/[^/]+/jobs/[^/]+/taskGroups/[^/]+/tasks/[^/]+)",
+        "GetTask",
+        "",
+    ),
+    ("GET", r"v1/(?P<name>projects/[^/]+/locations/[^/]+)/operations", "ListOperations", ""),
+    ("GET", r"v1/(?P<name>projects/[^/]+/locations/[^/]+/operations/[^/:]+)", "GetOperation", ""),
+    ("DELETE", r"v1/(?P<name>projects/[^/]+/locations/[^/]+/operations/[^/]+)", "DeleteOperation", ""),
+    ("POST", r"v1/(?P<name>projects/[^/]+/locations/[^/]+/operations/[^/:]+):cancel", "CancelOperation", "*"),
+    ("POST", r"v1/(?P<name>projects/[^/]+/locations/[^/]+/operations/[^/:]+):wait", "WaitOperation", "*"),
+    ("GET", r"v1/(?P<name>projects/[^/]+)/locations", "ListLocations", ""),
+    ("GET", r"v1/(?P<name>projects/[^/]+/locations/[^/]+)", "GetLocation", ""),
+)
+_COMPILED = [(verb, re.compile("/" + path), by_name(name), body) for verb, path, name, body in _ROUTES]
+_SYSTEM = {
+    "alt",
+    "fields",
+    "key",
+    "prettyPrint",
+    "quotaUser",
+    "access_token",
+    "callback",
+    "oauth_token",
+    "uploadType",
+}
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def rest_handler(service: BatchService) -> Handler:
+    """A handler of everything below `/v1/`."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        as_integers = "enum-encoding=int" in request.query.get("$alt", "")
+        try:
+            method, message = await _decode(request)
+            mask = request.headers.get("X-Goog-FieldMask", "") or request.query.get("fields", "")
+            mask = mask or request.query.get("$fields", "")
+            answer = await call(service, method, message, mask)
+        except ApiError as error:
+            return _error(error)
+        text = json_format.MessageToJson(answer, use_integers_for_enums=as_integers, descriptor_pool=None)
+        return web.Response(text=text + "\n", content_type="application/json")
+
+    return handle
+
+
+def _error(error: ApiError) -> web.Response:
+    if error.http == 502:
+        # What a proxy in front of the API answers with has no JSON in it.
+        text = "<!DOCTYPE html><title>Error 502 (Server Error)</title><p><b>502.</b> That’s an error."
+        return web.Response(status=502, text=text, content_type="text/html")
+    return web.json_response(error.to_json(), status=error.http_status)
+
+
+async def _decode(request: web.BaseRequest) -> tuple[Method, Any]:
+    path = unquote(request.path)
+    found = [
+        (verb, match, method, body)
+        for verb, pattern, method, body in _COMPILED
+        if (match := pattern.fullmatch(path))
+    ]
+    for verb, match, method, body in found:
+        if verb == request.method:
+            message = method.request()
+            await _read_body(request, message, body)
+            _read_query(request, message)
+            for field, value in match.groupdict().items():
+                setattr(message, field, value)
+            return method, message
+    raise ApiError(
+        "NOT_FOUND" if not found else "UNIMPLEMENTED", f"Method not found: {request.method} {path}", http=404
+    )
+
+
+async def _read_body(request: web.BaseRequest, message: Any, field: str) -> None:
+    content = await request.read()
+    if not field:
+        return
+    target = message if field == "*" else getattr(message, field)
+    if field == "job":
+        target.SetInParent()
+    if not content.strip():
+        return
+    try:
+        json_format.Parse(content.decode(), target)
+    except (json_format.ParseError, UnicodeDecodeError) as error:
+        raise invalid(f"Invalid JSON payload received. {error}") from None
+
+
+def _read_query(request: web.BaseRequest, message: Any) -> None:
+    """Query parameters are fields of the request; one that does not exist is an error, as in the cloud."""
+    for key, value in request.query.items():
+        if key.startswith("$") or key in _SYSTEM:
+            continue
+        field = message.DESCRIPTOR.fields_by_name.get(key) or message.DESCRIPTOR.fields_by_camelcase_name.get(
+            key
+        )
+        if field is None or field.message_type is not None:
+            raise invalid(
+                f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
+                f"Field '{key}' could not be found in request message."
+            )
+        text = value if field.cpp_type == field.CPPTYPE_STRING else json.loads(value or "0")
+        try:
+            setattr(message, field.name, text)
+        except (TypeError, ValueError) as error:
+            raise invalid(f"Invalid value at '{key}': {error}") from None

@@ -1,0 +1,1 @@
+"""The metadata server that each local VM has, as Compute Engine's `metadata.google.internal`."""
