@@ -1,39 +1,83 @@
-"""From the restored files to what the training is told it starts from."""
+"""Beginning an attempt: restore, and tell the training by name what it starts from."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from airflow_resume_provider.runtime import env
+from airflow_resume_provider.runtime.commits import Commits
 from airflow_resume_provider.runtime.formats import Format, Found
 from airflow_resume_provider.runtime.options import Options
-from airflow_resume_provider.runtime.state import Restored
+from airflow_resume_provider.runtime.state import Restored, State
 
 log = logging.getLogger("resume-run")
 
 
-def restored_from(answer: Mapping[str, Any]) -> Restored:
-    """Return what the worker restored."""
-    reference, metadata = answer["reference"], answer.get("metadata") or {}
+@dataclass(frozen=True)
+class Beginning:
+    """What an attempt starts with: the options with the training's id, the checkpoint, the variables."""
+
+    options: Options
+    restored: Restored
+    variables: Mapping[str, str]
+
+
+def begin(options: Options, state: State, form: Format, commits: Commits) -> Beginning | None:
+    """Restore and write what the training may read; None when a notice came first."""
+    answer = commits.begin()
+    if answer is None:
+        return None
+    options = dataclasses.replace(options, training_id=answer["training_id"])
+    options.directory.mkdir(parents=True, exist_ok=True)
+    restored, found = _with_path(_restored_from(answer), form, options)
+    _say_where_it_starts(restored, answer)
+    _link_checkpoint(state, options, restored)
+    state.write(state.checkpoint, restored.to_dict())
+    variables = {**training_environment(options, state, restored), **form.environment(found)}
+    state.write_environment(variables)
+    return Beginning(options, restored, variables)
+
+
+def training_environment(options: Options, state: State, restored: Restored) -> dict[str, str]:
+    """Return the variables of the container contract."""
+    return {
+        env.DIR: str(options.directory),
+        env.ATTEMPT: str(options.attempt),
+        env.TRAINING_ID: options.training_id,
+        env.FROM: restored.uri,
+        env.STEP: str(restored.step),
+        env.INDEX: str(restored.index),
+        env.RESUMED: "1" if restored.uri else "0",
+        env.CHECKPOINT: str(options.directory / restored.path) if restored.uri else "",
+        env.STATE_DIR: str(state.directory),
+        env.METRICS_FILE: str(state.metrics),
+        env.NOTICE_FILE: str(state.notice),
+    }
+
+
+def _restored_from(answer: Mapping[str, Any]) -> Restored:
+    reference = answer["reference"]
     if not reference:
         return Restored(why=answer["why"])
-    own = metadata.get("resume", {})
+    metadata = answer["metadata"]
     return Restored(
         uri=reference["uri"],
         step=reference["step"],
         index=reference["index"],
         why=answer["why"],
-        path=own.get("path", ""),
-        format=answer.get("format", ""),
+        path=metadata.get("resume", {}).get("path", ""),
+        format=answer["format"],
         metrics=reference["metrics"],
         metadata=metadata,
-        world_size=answer.get("world_size", 0),
+        world_size=answer["world_size"],
     )
 
 
-def with_path(restored: Restored, form: Format, options: Options) -> tuple[Restored, Found | None]:
+def _with_path(restored: Restored, form: Format, options: Options) -> tuple[Restored, Found | None]:
     """Find the restored checkpoint on disk: what the manifest says, else what the format sees."""
     if not restored.uri:
         return restored, None
@@ -44,13 +88,19 @@ def with_path(restored: Restored, form: Format, options: Options) -> tuple[Resto
     return dataclasses.replace(restored, path=path), here
 
 
-def say_where_it_starts(restored: Restored, answer: Mapping[str, Any]) -> None:
+def _link_checkpoint(state: State, options: Options, restored: Restored) -> None:
+    """Point `<state>/checkpoint` at what was restored: a path that is known before the job runs."""
+    state.link.unlink(missing_ok=True)
+    if restored.uri:
+        state.link.symlink_to(options.directory / restored.path)
+
+
+def _say_where_it_starts(restored: Restored, answer: Mapping[str, Any]) -> None:
     """Put into the log what a person asks first: resumed from where, or why not."""
     for line in answer["passed_over"]:
         log.warning("passed over %s", line)
     for line in answer["changes"]:
         log.warning("the configuration changed since the checkpoint: %s", line)
     if restored.uri:
-        log.info("restored step %d from %s (%s)", restored.step, restored.uri, restored.why)
-    else:
-        log.info("fresh start: %s", restored.why)
+        log.info("restored step %d from %s", restored.step, restored.uri)
+    log.info("%s", restored.why)

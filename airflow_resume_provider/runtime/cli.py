@@ -7,8 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from airflow_resume_provider.errors import ExitCode, ResumeError
+from airflow_resume_provider.runtime import env
 from airflow_resume_provider.runtime.options import add_options, options_from
 
 log = logging.getLogger("resume-run")
@@ -50,13 +52,40 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _subcommand(arguments: Sequence[str]) -> int:
-    from airflow_resume_provider.runtime import store_cli
-
     parser = argparse.ArgumentParser("resume-run", usage=_USAGE, allow_abbrev=False)
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
-    store_cli.register(subparsers)
+    if arguments[0] == "restore" and _has_state_dir(arguments):
+        _add_sidecar(subparsers, "restore", "Restore, and prepare the state directory for sync and finish.")
+    else:
+        from airflow_resume_provider.runtime import store_cli
+
+        store_cli.register(subparsers)
+    _add_sidecar(subparsers, "sync", "Commit finished checkpoints until finish takes over.")
+    _add_sidecar(subparsers, "finish", "Commit the last checkpoint and record how the attempt ended.")
     parsed = parser.parse_args(arguments)
     return int(parsed.handler(parsed) or ExitCode.FINISHED)
+
+
+def _has_state_dir(arguments: Sequence[str]) -> bool:
+    """Only the job with sidecars has one; a plain restore is for people and scripts."""
+    named = any(word.partition("=")[0] == "--state-dir" for word in arguments)
+    return named or bool(os.environ.get(env.STATE_DIR))
+
+
+def _add_sidecar(subparsers: Any, name: str, words: str) -> None:
+    parser = subparsers.add_parser(name, help=words, description=words, allow_abbrev=False)
+    add_options(parser)
+    if name == "finish":
+        parser.add_argument("--succeeded", action="store_true", help="only say that the training exited 0")
+    parser.set_defaults(handler=_sidecar)
+
+
+def _sidecar(parsed: argparse.Namespace) -> int:
+    from airflow_resume_provider.runtime.sidecar import Sidecar
+
+    sidecar = Sidecar(options_from(parsed))
+    name = "succeeded" if getattr(parsed, "succeeded", False) else parsed.subcommand
+    return int(getattr(sidecar, name)())
 
 
 if __name__ == "__main__":

@@ -97,13 +97,21 @@ class Commits:
         self._next_look = started + max(self._options.poll, 10 * took)
 
     def drain(self, *, settled: bool) -> None:
-        """Bring the last checkpoint up; `settled` says that the training ended by itself."""
+        """Bring the last checkpoint up; `settled` says that the training ended well.
+
+        One that did not may have been in the middle of writing a file in place.
+        """
         if self.pipeline is None or self._stop.superseded:
             return
         self.hurry()
         self._look(final=settled)
         while not self.pipeline.idle and not self._stop.superseded:
             self.pipeline.pump(self._may_begin)
+            self._events.handle(0.2)
+
+    def let_finish(self) -> None:
+        """Wait for the upload that is under way, and begin no other."""
+        while self.pipeline and self.pipeline.under_way and not self._stop.superseded:
             self._events.handle(0.2)
 
     def end(self, result: Outcome) -> int:

@@ -48,7 +48,9 @@ def outcome(seen: Seen) -> Outcome:
     if seen.superseded:
         return Outcome(EndState.SUPERSEDED, ExitCode.SUPERSEDED, seen.superseded)
     if seen.child is None:
-        return Outcome(EndState.PREEMPTED, ExitCode.PREEMPTED, f"notice from {seen.notice} before the training started")
+        return Outcome(
+            EndState.PREEMPTED, ExitCode.PREEMPTED, f"notice from {seen.notice} before the training started"
+        )
     code = exit_code_of(seen.child)
     done = bool(seen.finished) if seen.notice else code == 0
     if done and seen.unsaved:

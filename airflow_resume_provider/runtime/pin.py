@@ -7,6 +7,7 @@ mtime are compared, and whoever writes in place gets copies instead.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+# Another file system, one without links, too many of them, or somebody else's file.
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 #: Identity of a file's content without reading it: inode, size, mtime in ns.
 Stamp = tuple[int, int, int]
 
@@ -117,7 +120,7 @@ def _hold(source: Path, target: Path, copy: bool) -> Stamp:
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without links
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
         shutil.copy2(source, target)

@@ -30,6 +30,9 @@ _CARRY_LIMIT = 16 << 20
 _RETRY_SECONDS = 5.0
 _TRIES = 3
 
+#: What tells one state of a checkpoint on disk from another: its path and its files' stamps.
+Fingerprint = tuple[str, tuple[tuple[str, Stamp], ...]]
+
 
 @dataclass(frozen=True)
 class Upload:
@@ -43,7 +46,9 @@ class Upload:
     metadata: dict[str, Any] = field(default_factory=dict)
     configuration: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 1
+    fingerprint: Fingerprint | None = None
     request: Path | None = None
+    answered: bool = False
     tries: int = 0
 
     def manifest_fields(self) -> dict[str, Any]:
@@ -55,9 +60,6 @@ class Upload:
             "metadata": {**self.metadata, "resume": {"path": self.path, "configuration": self.configuration}},
             "world_size": self.world_size,
         }
-
-
-Fingerprint = tuple[str, tuple[tuple[str, Stamp], ...]]
 
 
 class Pipeline:
@@ -80,7 +82,7 @@ class Pipeline:
         self._settling: dict[str, tuple[Fingerprint, float]] = {}
         self._numbers = itertools.count()
         self._copy = False
-        self._explicit = False
+        self._taken: set[Path] = set()
         self._not_before = 0.0
         self.under_way: Upload | None = None
         self.waiting: Upload | None = None
@@ -101,7 +103,7 @@ class Pipeline:
     def look(self, *, final: bool = False) -> None:
         """Pin the newest finished checkpoint that is new; with `final`, nobody writes any more."""
         self._take_requests()
-        if self._explicit:
+        if self._state.explicit.exists():
             return
         ready = [each for each in self._new() if final or self._is_settled(*each)]
         self._known.update(fingerprint for _, fingerprint in ready)
@@ -193,7 +195,7 @@ class Pipeline:
     def _pin(self, found: Found, fingerprint: Fingerprint) -> None:
         source = self._options.directory
         carried = set(self._carried()) - set(found.files)
-        target = self._state.pins / f"{next(self._numbers):06d}"
+        target = self._state.pins / f"{time.time_ns()}-{next(self._numbers)}"
         try:
             pin = pin_files(
                 source, {*found.files, *carried}, target, appended=carried | found.appended, copy=self._copy
@@ -208,6 +210,7 @@ class Pipeline:
                 found.step,
                 found.path,
                 self._format.label,
+                fingerprint=fingerprint,
                 metrics={**found.metrics, **self._state.read_metrics()},
                 configuration=self._configuration,
                 world_size=found.world_size or self._options.processes,
@@ -235,23 +238,38 @@ class Pipeline:
 
     def _take_requests(self) -> None:
         for path, request in self._state.read_requests():
-            self._explicit = True
-            path.unlink(missing_ok=True)
-            stamps = {name: tuple(stamp) for name, stamp in request["stamps"].items()}
-            self._offer(
-                Upload(
-                    Pin(Path(request["directory"]), stamps),
-                    request["step"],
-                    request["path"],
-                    request.get("format") or "sdk",
-                    metrics={**self._state.read_metrics(), **request.get("metrics", {})},
-                    metadata=request.get("metadata", {}),
-                    configuration=self._configuration,
-                    world_size=self._options.processes,
-                    request=path,
-                )
-            )
+            if path not in self._taken:
+                self._taken.add(path)
+                self._offer(self._requested(path, request))
+
+    def _requested(self, path: Path, request: Mapping[str, Any]) -> Upload:
+        stamps = {name: tuple(stamp) for name, stamp in request["stamps"].items()}
+        return Upload(
+            Pin(Path(request["directory"]), stamps),
+            request["step"],
+            request["path"],
+            "sdk",
+            metrics={**self._state.read_metrics(), **request["metrics"]},
+            metadata=request["metadata"],
+            configuration=self._configuration,
+            world_size=self._options.processes,
+            request=path,
+            answered=request["answered"],
+        )
 
     def _reply(self, upload: Upload, answer: dict[str, Any]) -> None:
+        """Answer the SDK's request, whose file stays until now so that nobody's death loses it."""
         if upload.request is not None:
-            self._state.write(upload.request.with_suffix(".answer"), answer)
+            if upload.answered:
+                self._state.write(upload.request.with_suffix(".answer"), answer)
+            upload.request.unlink(missing_ok=True)
+
+    def ledger(self) -> list[Fingerprint]:
+        """Return what is in the store or was never ours, for a process that goes on after this one."""
+        waiting = {upload.fingerprint for upload in (self.under_way, self.waiting) if upload}
+        return [known for known in self._known if known not in waiting]
+
+    def know(self, ledger: Iterable[Any]) -> None:
+        """Take over another process's ledger, as it comes out of JSON."""
+        for path, stamps in ledger:
+            self._known.add((path, tuple((name, tuple(stamp)) for name, stamp in stamps)))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_resume_provider.runtime.beginning import restored_from, say_where_it_starts, with_path
+from airflow_resume_provider.runtime.beginning import begin
 from airflow_resume_provider.runtime.child import Child, adopt_orphans
 from airflow_resume_provider.runtime.commits import Commits, WorkerFailed
 from airflow_resume_provider.runtime.events import Events
@@ -21,7 +21,6 @@ from airflow_resume_provider.runtime.outcome import Seen, outcome
 from airflow_resume_provider.runtime.pipeline import Pipeline
 from airflow_resume_provider.runtime.state import State
 from airflow_resume_provider.runtime.stop import Stop
-from airflow_resume_provider.runtime.training_env import link_checkpoint, training_environment
 
 log = logging.getLogger("resume-run")
 _LEFTOVER_SECONDS = 2.0
@@ -54,7 +53,7 @@ class Run:
         try:
             if (variables := self._begin(commits)) and not self._stop.asked:
                 self._train(commits, variables)
-                commits.drain(settled=self._code is not None and self._code >= 0)
+                commits.drain(settled=self._code == 0)
             return commits.end(outcome(self._account(commits)))
         except WorkerFailed as error:
             return self._give_up(commits, error)
@@ -63,22 +62,14 @@ class Run:
 
     def _begin(self, commits: Commits) -> Mapping[str, str]:
         """Restore; return the training's environment, or nothing when a notice came first."""
-        answer = commits.begin()
-        if answer is None:
+        beginning = begin(self._options, self._state, self._format, commits)
+        if beginning is None:
             return {}
-        self._options = replace(self._options, training_id=answer["training_id"])
-        restored, found = with_path(restored_from(answer), self._format, self._options)
-        say_where_it_starts(restored, answer)
-        self._options.directory.mkdir(parents=True, exist_ok=True)
+        self._options = beginning.options
         pipeline = Pipeline(self._options, self._state, self._format, commits.send)
         pipeline.remember_present()
         commits.train_with(pipeline)
-        link_checkpoint(self._state, self._options, restored)
-        self._state.write(self._state.checkpoint, restored.to_dict())
-        contract = training_environment(self._options, self._state, restored)
-        variables = {**self._environ, **contract, **self._format.environment(found)}
-        self._state.write_environment({k: v for k, v in variables.items() if v != self._environ.get(k)})
-        return variables
+        return {**self._environ, **beginning.variables}
 
     def _train(self, commits: Commits, variables: Mapping[str, str]) -> None:
         child = Child(self._options.command, variables)

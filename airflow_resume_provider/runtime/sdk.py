@@ -141,9 +141,11 @@ class Training:
         if not self.managed or self._state is None:
             return None
         said = {"step": int(step), "metrics": dict(metrics or {}), "metadata": dict(metadata or {})}
-        json.dumps(said)
+        json.dumps(said)  # before anything is held
+        self._state.explicit.touch()
         request = self._state.requests / f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers)}.json"
-        write_whole(request, json.dumps({**said, **self._hold(Path(directory), request.stem)}))
+        held = self._hold(Path(directory), request.stem)
+        write_whole(request, json.dumps({**said, "answered": wait > 0, **held}))
         return self._answer(request.with_suffix(".answer"), wait)
 
     def finish(self) -> None:
@@ -172,6 +174,7 @@ class Training:
         while not path.exists() and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         said = read_json(path)
+        path.unlink(missing_ok=True)
         return said.get("reference") if isinstance(said, dict) else None
 
 
