@@ -36,6 +36,11 @@ class Account:
     end: Any = None
     checkpoints: tuple[Any, ...] = ()
 
+    @property
+    def silent(self) -> bool:
+        """Whether its container never said anything."""
+        return self.started is None and self.end is None
+
     @classmethod
     def of(cls, history: History, number: int) -> Account:
         """Read it from a history; an attempt that is not there is an empty account."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_resume_provider.attempts.ledger import Ledger
 from airflow_resume_provider.attempts.verdict import Kind
+from airflow_resume_provider.triggers.fence import HOLD_KEY, Hold
 
 if TYPE_CHECKING:
     from airflow_resume_provider.checkpoints import Reference
+    from airflow_resume_provider.operators.training import Course
 
 log = logging.getLogger(__name__)
 
@@ -30,23 +32,27 @@ class Publisher:
         self._ti = context["ti"]
         self._warned = False
 
-    def xcom(self, key: str, value: Any) -> None:
-        """Publish one XCom."""
-        self._ti.xcom_push(key=key, value=value)
-
     def published_reference(self) -> Mapping[str, Any] | None:
         """Return the reference that the attempt before published in this try."""
         value = self._ti.xcom_pull(task_ids=self._ti.task_id, key=CHECKPOINT, map_indexes=self._ti.map_index)
         return value if isinstance(value, Mapping) and value.get("uri") else None
 
-    def checkpoint(self, reference: Reference | None) -> None:
-        """Publish what a next attempt resumes from; an empty URI when there is nothing."""
-        self.xcom(CHECKPOINT, reference.to_dict() if reference else None)
-        self.xcom(CHECKPOINT_URI, reference.uri if reference else "")
+    def standing(self, course: Course, reference: Reference | None, resumed_from: str) -> None:
+        """Publish where the training stands; what is empty yet is an empty string, never absent."""
+        values = {
+            CHECKPOINT: reference.to_dict() if reference else None,
+            CHECKPOINT_URI: reference.uri if reference else "",
+            RESUMED_FROM: resumed_from,
+            JOB_NAME: course.ledger.entries[-1].job_name,
+            ATTEMPTS: [_compact(entry.to_dict()) for entry in course.ledger.entries],
+        }
+        for key, value in values.items():
+            self._ti.xcom_push(key=key, value=value)
+        self._remember(course, reference)
 
-    def history(self, ledger: Ledger) -> None:
-        """Publish the attempts so far, for people."""
-        self.xcom(ATTEMPTS, [_compact(entry.to_dict()) for entry in ledger.entries])
+    def hold(self, hold: Hold) -> None:
+        """Publish who holds which job, for telling a kill from a move."""
+        self._ti.xcom_push(key=HOLD_KEY, value=hold.to_xcom())
 
     @property
     def _store(self) -> Any:
@@ -59,26 +65,28 @@ class Publisher:
             )
         return store
 
-    def remember(self, state: Mapping[str, Any]) -> None:
+    def _remember(self, course: Course, reference: Reference | None) -> None:
         """Keep the state over tries where Airflow can; it is a cache, the lineage is the truth."""
-        store = self._store
-        if store is None:
+        if (store := self._store) is None:
             return
+        state: dict[str, Any] = {"generation": course.generation, "ledger": course.ledger.to_dict()}
+        if reference is not None:
+            state[CHECKPOINT] = reference.to_dict()
         try:
-            store.set(STATE_KEY, dict(state))
+            store.set(STATE_KEY, state)
         except Exception as error:
             log.warning("The task state store could not be written, the lineage is enough: %r", error)
 
-    def remembered(self) -> Mapping[str, Any]:
-        """Return the state kept by an earlier try or leg; empty when there is none."""
-        store = self._store
-        if store is None:
-            return {}
+    def remembered_ledger(self, generation: int) -> Ledger:
+        """Return the ledger kept by an earlier try of this generation; empty when there is none."""
+        if (store := self._store) is None:
+            return Ledger()
         try:
-            return store.get(STATE_KEY) or {}
+            state = store.get(STATE_KEY) or {}
         except Exception as error:
             log.warning("The task state store could not be read, the lineage is enough: %r", error)
-            return {}
+            return Ledger()
+        return Ledger.from_dict(state["ledger"]) if state.get("generation") == generation else Ledger()
 
     def asset_events(self, outlets: Any, reference: Reference | None, training_id: str) -> None:
         """Attach the checkpoint's reference to the events of the task's outlets."""

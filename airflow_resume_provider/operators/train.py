@@ -10,8 +10,9 @@ from airflow.sdk import BaseOperator
 from airflow_resume_provider.operators.plan import plan
 
 if TYPE_CHECKING:
-    from airflow_resume_provider.operators.conductor import Conductor, Step, Waiting
+    from airflow_resume_provider.operators.conductor import Conductor, Step
     from airflow_resume_provider.operators.plan import Plan
+    from airflow_resume_provider.operators.submission import Waiting
     from airflow_resume_provider.triggers.train import TrainAttemptTrigger
 
 

@@ -20,7 +20,8 @@ from airflow_resume_provider.attempts.observation import EventSeen, JobSeen
 from airflow_resume_provider.batch.clients import Endpoint
 from airflow_resume_provider.checkpoints import AttemptRecord, EndRecord, EndState, Lineage
 from airflow_resume_provider.errors import JobNotOurs
-from airflow_resume_provider.operators.conductor import Conductor, Finished, Waiting
+from airflow_resume_provider.operators.conductor import Conductor, Finished
+from airflow_resume_provider.operators.submission import Waiting
 from airflow_resume_provider.operators.train import ResumableTrainOperator
 
 PREEMPTION = (
@@ -31,7 +32,11 @@ PREEMPTION = (
 
 def failed_event(code: int) -> EventSeen:
     """The event of a task that failed with this code."""
-    words = PREEMPTION if code == 50001 else f"Task state is updated from RUNNING to FAILED with exit code {code}."
+    words = (
+        PREEMPTION
+        if code == 50001
+        else f"Task state is updated from RUNNING to FAILED with exit code {code}."
+    )
     return EventSeen(description=words, time=1e9, exit_code=code, task_state="FAILED")
 
 
@@ -192,7 +197,11 @@ class World:
         directory = Path(tempfile.mkdtemp(dir=self.root))
         (directory / "weights").write_bytes(b"w" * next(self._numbers))
         return Lineage.open(waiting.lineage).commit(
-            directory, attempt=waiting.attempt, step=step, resumed_from=resumed_from, metrics={"loss": 1 / step}
+            directory,
+            attempt=waiting.attempt,
+            step=step,
+            resumed_from=resumed_from,
+            metrics={"loss": 1 / step},
         )
 
     def _end(self, waiting: Waiting, lineage: Lineage, code: int, step: int) -> None:

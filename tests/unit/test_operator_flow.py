@@ -6,8 +6,9 @@ import pytest
 
 from airflow_resume_provider.attempts.event import EventKind
 from airflow_resume_provider.errors import AttemptFailed
-from airflow_resume_provider.operators.conductor import Finished, Waiting
+from airflow_resume_provider.operators.conductor import Finished
 from airflow_resume_provider.operators.failures import TrainingFailed
+from airflow_resume_provider.operators.submission import Waiting
 from tests.unit.operator_world import Crash, World
 
 

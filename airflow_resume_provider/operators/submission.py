@@ -1,0 +1,239 @@
+"""Submitting an attempt: intent, publication, job, in this order, each of which can be repeated.
+
+A worker may die between any two of them. The intent says under which name the
+job would have been made, the name is derived, and a name that is taken is
+looked at: so the next worker finds the job, or makes the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_resume_provider.attempts import identity
+from airflow_resume_provider.attempts.ledger import Entry
+from airflow_resume_provider.attempts.placement import Placement
+from airflow_resume_provider.batch import jobs, labels
+from airflow_resume_provider.errors import AttemptFailed, InvalidInput, JobNotOurs
+from airflow_resume_provider.operators.failures import TrainingFailed
+from airflow_resume_provider.operators.plan import Resume
+from airflow_resume_provider.operators.publishing import Publisher
+from airflow_resume_provider.operators.training import Course, Training, now
+from airflow_resume_provider.runtime.env import STORAGE_EMULATOR_HOST
+from airflow_resume_provider.triggers.fence import Hold
+
+if TYPE_CHECKING:
+    from airflow_resume_provider.checkpoints import Choice, IntentRecord, Reference
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """An attempt is under way; `carry` comes back with its event."""
+
+    job_name: str
+    hold: Hold
+    carry: Mapping[str, Any]
+    placement: Placement
+    lineage: str
+    attempt: int
+    submitted: float
+
+
+class Submitter:
+    """Submits and adopts attempts for one task instance."""
+
+    def __init__(self, training: Training, publisher: Publisher) -> None:
+        self.training = training
+        self.plan = training.plan
+        self.publisher = publisher
+        self.waiting: Waiting | None = None
+        self.goes_on = False  # whether this leg follows an attempt of the same try
+        self.began = time.time()  # of the try; a later leg takes it from its event
+
+    def choose(self, course: Course, attempt: int) -> Choice:
+        """Choose what an attempt resumes from; what the author named must be usable."""
+        choice = course.lineage.choose(attempt, fallback=self.plan.resume_from)
+        if choice.reference is None and self.plan.resume_from:
+            # Starting afresh instead would train the wrong thing.
+            reasons = {passed.uri: passed.reason for passed in choice.passed_over}
+            why = reasons.get(self.plan.resume_from, choice.why)
+            raise TrainingFailed(f"resume_from={self.plan.resume_from} cannot be used: {why}")
+        return choice
+
+    def adopt(self, course: Course, intent: IntentRecord) -> Waiting:
+        """Wait for a job that is there already."""
+        log.info("Adopting attempt %d, %s", intent.attempt, intent.job_name)
+        reference = self.choose(course, intent.attempt).reference
+        return self._wait(course, intent, placement_of(intent, self.plan.rules.ladder[0]), reference)
+
+    def submit(self, course: Course, attempt: int, rung: int, reason: str) -> Waiting:
+        """Submit an attempt, or adopt its job when somebody was quicker."""
+        choice = self.choose(course, attempt)
+        self._require(choice)
+        placement = self.plan.rules.ladder[min(rung, len(self.plan.rules.ladder) - 1)]
+        wanted = self._intent(course, attempt, placement, rung, choice.reference, reason)
+        intent = course.lineage.write_intent(wanted)
+        placement = placement_of(intent, placement)
+        waiting = self._wait(course, intent, placement, choice.reference)
+        parent, _, job_id = intent.job_name.rpartition("/jobs/")
+        job = self._job(course, intent, placement, job_id)
+        try:
+            created, adopted = self.training.hook.submit(job, parent, job_id)
+        except Exception as error:
+            raise _not_submitted(error, intent.job_name) from error
+        verb = "Adopted" if adopted else "Submitted"
+        log.info("%s %s as attempt %d on %s: %s", verb, created.name, attempt, placement, choice.why)
+        return waiting
+
+    def _require(self, choice: Choice) -> None:
+        if self.plan.resume is Resume.REQUIRED and choice.reference is None:
+            raise TrainingFailed(
+                f"resume='required', but there is no checkpoint to resume from: {choice.why}"
+            )
+
+    def _intent(
+        self,
+        course: Course,
+        attempt: int,
+        placement: Placement,
+        rung: int,
+        reference: Reference | None,
+        reason: str,
+    ) -> IntentRecord:
+        from airflow_resume_provider.checkpoints import IntentRecord
+
+        job_id = identity.job_id(self.training.key, course.training_id, attempt)
+        return IntentRecord(
+            attempt=attempt,
+            job_name=f"projects/{self.plan.project}/locations/{placement.region}/jobs/{job_id}",
+            placement=placement.to_dict(),
+            offered=self._offered(reference),
+            try_number=self.training.try_number,
+            token=self.training.token(course.training_id, attempt),
+            created=now(),
+            reason=reason[:500],
+            extra={"ledger": course.ledger.to_dict(), "rung": rung, "max_tries": self.training.max_tries},
+        )
+
+    def _offered(self, reference: Reference | None) -> str:
+        """The URI handed to the container: what the attempt before published, while the store agrees."""
+        # A new try begins without XComs; only the legs after its first one can read any.
+        published = self.publisher.published_reference() if self.goes_on else None
+        if published is not None and reference is not None and published["uri"] == reference.uri:
+            return str(published["uri"])
+        return reference.uri if reference else ""
+
+    def _job(self, course: Course, intent: IntentRecord, placement: Placement, job_id: str) -> Any:
+        plan = self.plan
+        contract = jobs.ContractSpec(
+            lineage=course.lineage.uri,
+            attempt=intent.attempt,
+            training_id=course.training_id,
+            job_id=job_id,
+            job_name=intent.job_name,
+            offered=intent.offered,
+            explicit=bool(plan.resume_from) and intent.offered == plan.resume_from,
+            format=plan.format,
+            spec_digest=plan.spec_digest,
+            options={**plan.options, **self._emulator()},
+        )
+        tags = labels.job_labels(
+            self.training.key,
+            course.training_id,
+            intent.attempt,
+            int(intent.try_number),
+            labels.day_of(submitted_at(intent)),
+            plan.labels,
+        )
+        return jobs.message(
+            jobs.build(plan.container, plan.machine, placement, contract, tags, plan.override)
+        )
+
+    def _emulator(self) -> dict[str, str]:
+        emulator = os.environ.get(STORAGE_EMULATOR_HOST)
+        emulated = emulator and self.training.hook.endpoint.emulated
+        return {STORAGE_EMULATOR_HOST: emulator} if emulator and emulated else {}
+
+    def _wait(
+        self, course: Course, intent: IntentRecord, placement: Placement, reference: Reference | None
+    ) -> Waiting:
+        """Publish what people, downstream tasks and the next leg need, and say what is waited for."""
+        key = self.training.key
+        hold = Hold(
+            dag_id=key.dag_id,
+            task_id=key.task_id,
+            run_id=key.run_id,
+            map_index=key.map_index,
+            job_name=intent.job_name,
+            token=self.training.token(course.training_id, intent.attempt),
+        )
+        course = replace(course, ledger=course.ledger.with_entry(_pending(intent)))
+        self.publisher.standing(course, reference, intent.offered)
+        self.publisher.hold(hold)
+        self.waiting = Waiting(
+            job_name=intent.job_name,
+            hold=hold,
+            carry={
+                "generation": course.generation,
+                "attempt": intent.attempt,
+                "began": self.began,
+                "ledger": course.ledger.to_dict(),
+            },
+            placement=placement,
+            lineage=course.lineage.uri,
+            attempt=intent.attempt,
+            submitted=submitted_at(intent),
+        )
+        return self.waiting
+
+
+def _not_submitted(error: Exception, job_name: str) -> Exception:
+    from google.api_core import exceptions
+
+    hopeless = (
+        exceptions.InvalidArgument,
+        exceptions.PermissionDenied,
+        exceptions.NotFound,
+        InvalidInput,
+        JobNotOurs,
+    )
+    message = f"{job_name} could not be submitted: {type(error).__name__}: {error}"
+    return TrainingFailed(message) if isinstance(error, hopeless) else AttemptFailed(message)
+
+
+def _pending(intent: IntentRecord) -> Entry:
+    return Entry(
+        number=intent.attempt,
+        job_name=intent.job_name,
+        rung=rung_of(intent),
+        try_number=int(intent.try_number),
+        clears=clears_of(intent),
+    )
+
+
+def rung_of(intent: IntentRecord | None) -> int:
+    """Return the rung an attempt ran on."""
+    return int((intent.extra or {}).get("rung", 0)) if intent is not None else 0
+
+
+def clears_of(intent: IntentRecord | None) -> int:
+    """Return `max_tries` when an attempt was intended."""
+    return int((intent.extra or {}).get("max_tries", 0)) if intent is not None else 0
+
+
+def placement_of(intent: IntentRecord, default: Placement) -> Placement:
+    """Read an intent's placement; one written by another version lacks what that did not know."""
+    known = {k: v for k, v in intent.placement.items() if k in Placement.__dataclass_fields__}
+    return replace(default, **{**known, "zones": tuple(known.get("zones", default.zones))})
+
+
+def submitted_at(intent: IntentRecord) -> float:
+    """Return when an attempt was intended, seconds since the epoch."""
+    return datetime.fromisoformat(intent.created).timestamp() if intent.created else time.time()
