@@ -23,7 +23,7 @@ from airflow_resume_provider.hooks.lineages import Account, ledger_of, timed
 from airflow_resume_provider.operators.failures import PreemptedRetry, TrainingFailed
 from airflow_resume_provider.operators.plan import Plan
 from airflow_resume_provider.operators.publishing import Publisher, summary
-from airflow_resume_provider.operators.submission import Submitter, Waiting, clears_of, rung_of
+from airflow_resume_provider.operators.submission import Shown, Submitter, Waiting, clears_of, rung_of
 from airflow_resume_provider.operators.training import Course, Training
 
 if TYPE_CHECKING:
@@ -46,18 +46,31 @@ Step = Waiting | Finished
 class Conductor:
     """One leg of one task instance."""
 
-    def __init__(self, plan: Plan, hook: ResumableBatchHook, context: Any) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        hook: ResumableBatchHook,
+        context: Any,
+        *,
+        carried: Mapping[str, Any] | None = None,
+    ) -> None:
         self.plan = plan
         self.hook = hook
         self.training = Training(plan, hook, context)
         self.publisher = Publisher(context)
-        self.submitter = Submitter(self.training, self.publisher)
+        self.submitter = Submitter(self.training, self.publisher, carried or {})
         self.outlets = getattr(context.get("task"), "outlets", None)
+        self._ended: Shown | None = None
 
     @property
     def waiting(self) -> Waiting | None:
         """What this leg holds by now, for whoever has to end it."""
         return self.submitter.waiting
+
+    @property
+    def shown(self) -> Shown | None:
+        """What links point to by now."""
+        return self.waiting or self._ended
 
     # -- the first leg of a try ------------------------------------------------
 
@@ -183,7 +196,15 @@ class Conductor:
     def _show(self, course: Course, next_attempt: int) -> Any:
         """Publish where the training stands after an attempt's end, and return its checkpoint."""
         reference = self.submitter.choose(course, next_attempt).reference
-        self.publisher.standing(course, reference, course.ledger.entries[-1].resumed_from)
+        last = course.ledger.entries[-1]
+        self.publisher.standing(course, reference, last.resumed_from)
+        self._ended = Shown(
+            job_name=last.job_name,
+            attempt=last.number,
+            training_id=course.training_id,
+            lineage=course.lineage.uri,
+            checkpoint_uri=reference.uri if reference else "",
+        )
         return reference
 
     def _finish(self, course: Course, account: Account) -> Finished:

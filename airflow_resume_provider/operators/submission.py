@@ -34,25 +34,34 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """An attempt is under way; `carry` comes back with its event."""
+class Shown:
+    """What links point to."""
 
     job_name: str
+    attempt: int
+    training_id: str
+    lineage: str
+    checkpoint_uri: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Shown):
+    """An attempt is under way; `carry` comes back with its event."""
+
     hold: Hold
     carry: Mapping[str, Any]
     placement: Placement
-    lineage: str
-    attempt: int
     submitted: float
 
 
 class Submitter:
     """Submits and adopts attempts for one task instance."""
 
-    def __init__(self, training: Training, publisher: Publisher) -> None:
+    def __init__(self, training: Training, publisher: Publisher, carried: Mapping[str, Any]) -> None:
         self.training = training
         self.plan = training.plan
         self.publisher = publisher
+        self.carried = carried
         self.waiting: Waiting | None = None
         self.goes_on = False  # whether this leg follows an attempt of the same try
         self.began = time.time()  # of the try; a later leg takes it from its event
@@ -181,6 +190,7 @@ class Submitter:
             job_name=intent.job_name,
             hold=hold,
             carry={
+                **self.carried,
                 "generation": course.generation,
                 "attempt": intent.attempt,
                 "began": self.began,
@@ -188,6 +198,8 @@ class Submitter:
             },
             placement=placement,
             lineage=course.lineage.uri,
+            training_id=course.training_id,
+            checkpoint_uri=reference.uri if reference else "",
             attempt=intent.attempt,
             submitted=submitted_at(intent),
         )

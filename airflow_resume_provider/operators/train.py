@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_resume_provider.links.train import CheckpointLink, JobLink, LogsLink
 from airflow_resume_provider.operators.plan import plan
 
 if TYPE_CHECKING:
     from airflow_resume_provider.operators.conductor import Conductor, Step
     from airflow_resume_provider.operators.plan import Plan
-    from airflow_resume_provider.operators.submission import Waiting
+    from airflow_resume_provider.operators.submission import Shown, Waiting
     from airflow_resume_provider.triggers.train import TrainAttemptTrigger
 
 
@@ -126,6 +127,7 @@ class ResumableTrainOperator(BaseOperator):
         "labels": "json",
         "placements": "json",
     }
+    operator_extra_links = (JobLink(), LogsLink(), CheckpointLink())
     ui_color = "#dbeafe"
 
     def __init__(
@@ -240,19 +242,34 @@ class ResumableTrainOperator(BaseOperator):
         self.not_found_grace = not_found_grace
         self.deferrable = deferrable
         self.trigger_min_seconds = trigger_min_seconds
+        self.carried: dict[str, Any] = {}  # what a subclass wants back in later legs of the try
         self._conductor: Conductor | None = None
         self._check()
+        self._repeat_preemptions_at_once()
 
     def _check(self) -> Plan:
         """Refuse what can never work; templated values wait until they are rendered."""
         return plan(self)
+
+    def _repeat_preemptions_at_once(self) -> None:
+        import airflow.sdk
+
+        if self.on_preemption == "retry" and hasattr(airflow.sdk, "RetryPolicy"):
+            from airflow_resume_provider.operators.retrying import PreemptionRetryPolicy
+
+            self.retry_policy = PreemptionRetryPolicy(getattr(self, "retry_policy", None))
+
+    @property
+    def shown(self) -> Shown | None:
+        """What this leg's links point to by now."""
+        return self._conductor.shown if self._conductor is not None else None
 
     def _conducting(self, context: Any) -> Conductor:
         from airflow_resume_provider.hooks.batch import ResumableBatchHook
         from airflow_resume_provider.operators.conductor import Conductor
 
         hook = ResumableBatchHook(self.gcp_conn_id, self.impersonation_chain)
-        self._conductor = Conductor(self._check(), hook, context)
+        self._conductor = Conductor(self._check(), hook, context, carried=self.carried)
         return self._conductor
 
     def execute(self, context: Any) -> Any:

@@ -49,7 +49,7 @@ class FakeBatch:
     cancelled: list[str] = field(default_factory=list)
     refuse: Exception | None = None
     crash_after_create: bool = False
-    endpoint: Endpoint = Endpoint("127.0.0.1:1", insecure=True)
+    endpoint: Endpoint = field(default_factory=lambda: Endpoint("127.0.0.1:1", insecure=True))
 
     def submit(self, job: Any, parent: str, job_id: str) -> tuple[Any, bool]:
         name = f"{parent}/jobs/{job_id}"
