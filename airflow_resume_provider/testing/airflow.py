@@ -102,6 +102,8 @@ class LocalAirflow:
         self.client = AirflowClient(self.url)
         self._secret = secrets.token_hex(48)
         self._sessions = Sessions()
+        if self._temporary:
+            self._sessions.remove_at_end(self.home)
         self._started: dict[str, datetime] = {}
 
     def __repr__(self) -> str:

@@ -88,7 +88,7 @@ class AirflowClient:
 
     def trigger(self, dag_id: str, *, run_id: str | None = None, conf: dict[str, Any] | None = None) -> str:
         """Start a run and return its run_id."""
-        body = {"logical_date": None, "conf": conf or {}}
+        body: dict[str, Any] = {"logical_date": None, "conf": conf or {}}
         if run_id:
             body["dag_run_id"] = run_id
         return str(self.request("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])

@@ -3,19 +3,22 @@
 A process group is not enough for Airflow, whose tasks leave their parent's
 group; a session holds them all. The keeper is a small process that sees the
 owner die (even by SIGKILL) as the end of its standard input, and then ends
-every session it was told about.
+every session and removes every directory that it was told about.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import psutil
 
@@ -55,7 +58,16 @@ class Sessions:
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
+        self._sids: set[int] = set()
         self._keeper: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def __getitem__(self, name: str) -> Session:
         return self._sessions[name]
@@ -67,7 +79,7 @@ class Sessions:
         self, name: str, command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
     ) -> Session:
         """Start a program in a new session, its output appended to `log`."""
-        keeper = self._ensure_keeper()
+        self._ensure_keeper()
         with log.open("ab") as output:
             process = subprocess.Popen(
                 list(command),
@@ -78,11 +90,15 @@ class Sessions:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        assert keeper.stdin is not None
-        keeper.stdin.write(f"{process.pid}\n".encode())
-        keeper.stdin.flush()
+        self._sids.add(process.pid)
+        self._tell(f"end {process.pid}")
         self._sessions[name] = Session(name, process, log)
         return self._sessions[name]
+
+    def remove_at_end(self, folder: Path) -> None:
+        """Have a directory removed should this process die before it can do so itself."""
+        self._ensure_keeper()
+        self._tell(f"remove {folder}")
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Signal one session and wait until its program has ended."""
@@ -91,25 +107,30 @@ class Sessions:
 
     def stop(self) -> None:
         """End every session: SIGTERM, a grace, SIGKILL; returns when nothing is left."""
-        sids = {session.process.pid for session in self}
         for session in self:
             session.signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
         while any(session.alive for session in self) and time.monotonic() < deadline:
             time.sleep(0.05)
-        end(sids)
+        end(self._sids)
         for session in self:
             session.process.wait()
         self._sessions.clear()
+        self._sids.clear()
         self._dismiss_keeper()
 
-    def _ensure_keeper(self) -> subprocess.Popen[bytes]:
+    def _ensure_keeper(self) -> None:
         if self._keeper is None:
             # In its own session, so that a Ctrl-C in the terminal does not reach it.
             self._keeper = subprocess.Popen(
                 [sys.executable, "-m", __name__], stdin=subprocess.PIPE, start_new_session=True
             )
-        return self._keeper
+
+    def _tell(self, order: str) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(f"{order}\n".encode())
+        self._keeper.stdin.flush()
 
     def _dismiss_keeper(self) -> None:
         if self._keeper is not None:
@@ -140,10 +161,12 @@ def end(sids: Collection[int], timeout: float = 10.0) -> None:
 
 
 def keep() -> None:
-    """Read session ids until the owner is gone, then end those sessions."""
-    sids = {int(line) for line in sys.stdin}
-    if sids:
+    """Read orders until the owner is gone, then carry them out."""
+    orders = [line.rstrip("\n").split(" ", 1) for line in sys.stdin]
+    if sids := {int(what) for order, what in orders if order == "end"}:
         end(sids)
+    for folder in (what for order, what in orders if order == "remove"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

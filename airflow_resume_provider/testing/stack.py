@@ -1,4 +1,4 @@
-"""The whole local stack: Batch server, object store, metadata servers; as a coroutine's or a test's object."""
+"""The whole local stack: Batch server, object store, metadata servers, in one object."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from airflow_resume_provider.testing.batch.lineages import Lineages
 from airflow_resume_provider.testing.batch.server import BatchServer
 from airflow_resume_provider.testing.batch.settings import Settings
 from airflow_resume_provider.testing.batch.tasks import Executor
+from airflow_resume_provider.testing.executors.process import ProcessExecutor
 from airflow_resume_provider.testing.faults import Fault as PlannedFault
 from airflow_resume_provider.testing.faults import Plan, to_dict
 from airflow_resume_provider.testing.gcs import Fault, GcsServer, Hooks
@@ -40,8 +41,6 @@ def make_executor(name: str | Executor) -> Executor:
     if not isinstance(name, str):
         return name
     if name == "process":
-        from airflow_resume_provider.testing.executors.process import ProcessExecutor
-
         return ProcessExecutor()
     if name in EXECUTORS:
         from airflow_resume_provider.testing.executors.containers import ContainerExecutor
@@ -185,6 +184,14 @@ class Stack:
         )
 
 
+async def _cancel_others() -> None:
+    """End what a stopped server has left, such as a long poll of a killed VM, before its loop is closed."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 class LocalStack:
     """The local stack for tests and scripts: a context manager that runs it in a thread of its own.
 
@@ -237,6 +244,7 @@ class LocalStack:
 
     def _end_loop(self) -> None:
         if self._loop and self._thread:
+            self._run(_cancel_others())
             self._run(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -285,7 +293,7 @@ class LocalStack:
 
     def job(self, job: str) -> dict[str, Any]:
         """One job by name, id or uid, with its message and its tasks."""
-        return self._call(self.servers.batch.admin.detail, job)
+        return dict(self._call(self.servers.batch.admin.detail, job))
 
     def preempt(self, job: str, *, grace: float | None = None, notice: bool = True) -> list[str]:
         """Preempt a job's VMs; returns which ones, when they are gone."""
@@ -293,7 +301,7 @@ class LocalStack:
 
     def lose(self, job: str, kind: str, **how: Any) -> list[str]:
         """Lose a job's VMs in another way: vanish, reboot, unresponsive, recreate."""
-        return self._run(self.servers.batch.admin.lose(job, kind, **how))
+        return list(self._run(self.servers.batch.admin.lose(job, kind, **how)))
 
     def logs(self, job: str, task: int | None = None) -> str:
         """What a job's tasks have written."""
@@ -317,4 +325,4 @@ class LocalStack:
 
     def status(self) -> dict[str, Any]:
         """Facts about the stack."""
-        return self._call(self.servers.status)
+        return dict(self._call(self.servers.status))

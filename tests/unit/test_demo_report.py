@@ -28,7 +28,7 @@ def commits(start: float, *steps: int) -> tuple[Commit, ...]:
 
 
 FIRST = Attempt(1, "p/jobs/a-1", "preempted", 10, 12, 50, "", 0, commits(13, 10, 20), losses(1, 24, 13))
-SECOND = Attempt(2, "p/jobs/a-2", "preempted", 55, 57, 58)
+SECOND = Attempt(2, "p/jobs/a-2", "preempted", 55, 57, 58, account="a notice came before the training")
 THIRD = Attempt(3, "p/jobs/a-3", "succeeded", 60, 62, 90, "gs://x", 20, commits(50, 30), losses(21, 30, 50))
 TWIN = Twin("d" * 64, "s" * 64, losses(1, 30, 0))
 STORY = Story(
@@ -61,6 +61,7 @@ def test_a_good_story_holds() -> None:
         (replace(STORY, attempts=(FIRST, SECOND, replace(THIRD, resumed_step=10))), "newest checkpoint"),
         (replace(STORY, attempts=(FIRST, SECOND, replace(THIRD, losses=losses(22, 30, 50)))), "every step"),
         (replace(STORY, attempts=(SECOND, FIRST, THIRD)), "once while training"),
+        (replace(STORY, attempts=(FIRST, replace(SECOND, account=""), THIRD)), "once while training"),
         (replace(STORY, attempts=()), "every step"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from types import FrameType
 
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from airflow_resume_provider.testing.demo import options as command_line
 from airflow_resume_provider.testing.demo import report, timeline
+from airflow_resume_provider.testing.demo.news import Progress
 from airflow_resume_provider.testing.demo.options import DemoError, Options
 from airflow_resume_provider.testing.demo.proof import claims
 
@@ -21,7 +21,8 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the demo; 0 only if everything that it promises was seen to hold."""
     options = command_line.parse(arguments)
-    console = Console(highlight=False)
+    # A pipe has no width of its own; the tables need a little more than the usual 80.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     # A polite end from outside takes the same way out as Ctrl-C: everything is ended.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -40,18 +41,12 @@ def play(options: Options, console: Console) -> int:
     """Play, print, write the report."""
     from airflow_resume_provider.testing.demo import scene
 
-    began = time.monotonic()
     with console.status("starting") as status:
-
-        def say(line: str) -> None:
-            console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  ", end="")
-            console.print(line, markup=False)
-            status.update(line.splitlines()[0])
-
-        story = scene.play(options, say)
+        progress = Progress(console, status)
+        story = scene.play(options, progress)
     timeline.show(console, story)
     page = report.write(story, options.folder)
-    console.print(f"{time.monotonic() - began:.0f} s in all; the picture: {page.resolve()}", markup=False)
+    console.print(f"{progress.seconds:.0f} s in all; the picture: {page.resolve()}", markup=False)
     return 0 if all(claim.held for claim in claims(story)) else 1
 
 

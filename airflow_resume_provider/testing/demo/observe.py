@@ -85,6 +85,7 @@ class LineageObserver:
             resumed_step=found.started.resumed_step if found.started else 0,
             commits=tuple(self._commit(reference) for reference in found.checkpoints),
             losses=trained,
+            account=found.end.reason if found.end else "",
         )
 
     def _commit(self, reference: Reference) -> Commit:

@@ -32,9 +32,16 @@ def claims(story: Story) -> list[Claim]:
 
 
 def _once_in_each(story: Story) -> Claim:
-    places = ["restoring" if attempt.in_restore else "training" for attempt in story.attempts[:-1]]
-    held = places == ["training", "restoring"]
-    return Claim("once while training, once while restoring", held, ", ".join(places) or "none")
+    held = [_place(attempt) for attempt in story.attempts[:-1]] == ["training", "restoring"]
+    seen = "; ".join(f"{_place(a)} ({a.account or 'killed'})" for a in story.attempts[:-1])
+    return Claim("once while training, once while restoring", held, seen or "none")
+
+
+def _place(attempt: Attempt) -> str:
+    """Only a container that ran can have restored: without losses its own account must be there."""
+    if not attempt.in_restore:
+        return "training"
+    return "restoring" if attempt.account else "starting"
 
 
 def _resumed(story: Story) -> Claim:

@@ -28,7 +28,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One Batch job of the training; times in seconds since the epoch, 0 for what never happened."""
+    """One Batch job of the training; times in seconds since the epoch, 0 for what never happened.
+
+    `account` is what the container itself said about its end, empty when it was killed.
+    """
 
     number: int
     job_name: str
@@ -40,6 +43,7 @@ class Attempt:
     resumed_step: int = 0
     commits: tuple[Commit, ...] = ()
     losses: tuple[Loss, ...] = ()
+    account: str = ""
 
     @property
     def preempted(self) -> bool:

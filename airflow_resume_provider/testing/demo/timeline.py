@@ -86,7 +86,8 @@ def xcoms(story: Story) -> RenderableType:
     )
     table.add_column("key")
     table.add_column("value", overflow="fold")
-    for key, value in sorted(story.xcoms.items()):
+    # Airflow keeps the operator's extra links as XComs too.
+    for key, value in sorted((k, v) for k, v in story.xcoms.items() if not k.startswith("_")):
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         table.add_row(key, text if len(text) <= 300 else f"{text[:300]} …")
     return table
