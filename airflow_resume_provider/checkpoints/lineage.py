@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -85,6 +85,10 @@ class Lineage:
     def uri(self) -> str:
         """The URI, without a slash at the end."""
         return self._store.uri
+
+    def tune(self, **options: int) -> None:
+        """Change how hard transfers work from now on: `StoreOptions` by name, also for one under way."""
+        self._store.options = replace(self._store.options, **options)
 
     def training(self) -> TrainingRecord | None:
         """Return who this lineage belongs to, or `None` when nobody has said so."""

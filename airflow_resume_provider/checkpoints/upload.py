@@ -31,7 +31,7 @@ class Upload:
         self._store, self._prefix, self._meter = store, prefix, meter
         self._should_stop = should_stop or (lambda: False)
         self._stopped = False
-        self._brake = _Brake(store.options.bandwidth)
+        self._brake = _Brake(lambda: store.options.bandwidth)
 
     def run(self, sources: Sequence[Source]) -> tuple[FileEntry, ...]:
         """Send all files and return their entries; raises `UploadFailed` when one changes meanwhile."""
@@ -96,17 +96,18 @@ def _changed(source: Source) -> UploadFailed:
 
 
 class _Brake:
-    """Keeps all threads together below a rate in bytes per second."""
+    """Keeps all threads together below a rate in bytes per second, which may change meanwhile."""
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: Callable[[], int]) -> None:
         self._rate, self._free_at = rate, 0.0
         self._lock = threading.Lock()
 
     def wait(self, nbytes: int) -> None:
-        if not self._rate:
+        rate = self._rate()
+        if not rate:
             return
         with self._lock:
             now = time.monotonic()
             start = max(now, self._free_at)
-            self._free_at = start + nbytes / self._rate
+            self._free_at = start + nbytes / rate
         time.sleep(start - now)

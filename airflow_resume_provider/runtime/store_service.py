@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 import uuid
@@ -22,7 +21,8 @@ from airflow_resume_provider.runtime.formats import format_named, format_names
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.pin import Pin
 
-_GENTLE = StoreOptions(big_streams=1, small_streams=2, upload_streams=1)
+# Uploads beside a training: one large file at a time in one stream, or two small ones.
+_GENTLE = {"small_streams": 2, "big_files": 1, "upload_streams": 1}
 
 
 class StoreService:
@@ -31,19 +31,18 @@ class StoreService:
     def __init__(self, options: Options, report: Callable[[dict[str, Any]], None]) -> None:
         self._options = options
         self._report = report
-        self._full = Lineage.open(options.lineage)
-        gentle = dataclasses.replace(_GENTLE, bandwidth=options.bandwidth)
-        self._gentle = Lineage.open(options.lineage, options=gentle)
-        self._lineage = self._full
+        self._lineage = Lineage.open(options.lineage)
+        full = StoreOptions()
+        self._full = {name: getattr(full, name) for name in (*_GENTLE, "bandwidth")}
 
     def full_speed(self) -> None:
-        """Use the whole machine from the next file on."""
-        self._lineage = self._full
+        """Use the whole machine from now on."""
+        self._lineage.tune(**self._full)
 
     def be_gentle(self) -> dict[str, Any]:
         """Leave the machine to the training from now on."""
         os.nice(self._options.nice)
-        self._lineage = self._gentle
+        self._lineage.tune(**_GENTLE, bandwidth=self._options.bandwidth)
         return {}
 
     def begin(self) -> dict[str, Any]:
@@ -52,9 +51,11 @@ class StoreService:
         named = (
             TrainingRecord(training_id=options.training_id, created=_now()) if options.training_id else None
         )
-        training = self._full.ensure_training(named)
-        changes = self._changes(self._full.choose(options.attempt, fallback=options.offered, restarted=True))
-        restored = self._full.restore(
+        training = self._lineage.ensure_training(named)
+        changes = self._changes(
+            self._lineage.choose(options.attempt, fallback=options.offered, restarted=True)
+        )
+        restored = self._lineage.restore(
             options.attempt,
             options.directory,
             fallback=options.offered,
@@ -83,7 +84,7 @@ class StoreService:
         )
 
     def _say_started(self, reference: Reference | None, why: str) -> None:
-        self._full.begin_attempt(
+        self._lineage.begin_attempt(
             AttemptRecord(
                 attempt=self._options.attempt,
                 resumed_from=reference.uri if reference else "",
@@ -119,7 +120,7 @@ class StoreService:
 
     def end(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write the attempt's own account of its end."""
-        self._full.end_attempt(EndRecord.from_dict({**record, "ended": _now()}))
+        self._lineage.end_attempt(EndRecord.from_dict({**record, "ended": _now()}))
         return {}
 
     def _progress(self, progress: Any) -> None:
