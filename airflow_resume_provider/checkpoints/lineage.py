@@ -86,7 +86,7 @@ class Lineage:
         """The URI, without a slash at the end."""
         return self._store.uri
 
-    def tune(self, **options: int) -> None:
+    def tune(self, **options: Any) -> None:
         """Change how hard transfers work from now on: `StoreOptions` by name, also for one under way."""
         self._store.options = replace(self._store.options, **options)
 
