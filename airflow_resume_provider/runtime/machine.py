@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-_CGROUPS = (
-    "/sys/fs/cgroup/memory.events",
-    "/sys/fs/cgroup/memory/memory.oom_control",
-)
+_ROOT = Path("/sys/fs/cgroup")
 
 
 class Machine:
@@ -22,9 +20,9 @@ class Machine:
         return oom_kills() > self._before
 
 
-def oom_kills() -> int:
+def oom_kills(cgroups: Path = Path("/proc/self/cgroup"), root: Path = _ROOT) -> int:
     """Return the number of out-of-memory kills in this cgroup, 0 when nobody counts."""
-    for path in map(Path, _CGROUPS):
+    for path in _counters(cgroups, root):
         try:
             lines = path.read_text().splitlines()
         except OSError:
@@ -33,10 +31,25 @@ def oom_kills() -> int:
     return 0
 
 
+def _counters(cgroups: Path, root: Path) -> Iterator[Path]:
+    """Yield where the kernel may count: version 2, version 1, seen from inside or outside a namespace."""
+    try:
+        rows = [line.split(":", 2) for line in cgroups.read_text().splitlines()]
+    except OSError:
+        rows = []
+    for _, controllers, path in rows:
+        if controllers in ("", "memory"):
+            folder, name = (
+                (root, "memory.events") if not controllers else (root / "memory", "memory.oom_control")
+            )
+            yield folder / path.lstrip("/") / name
+            yield folder / name
+
+
 def disk_full(directory: Path) -> bool:
     """Say whether less than a thousandth (at most 1 MiB) of the disk under `directory` is free."""
     try:
         disk = os.statvfs(directory)
     except OSError:
         return False
-    return disk.f_bavail * disk.f_frsize < min(1 << 20, disk.f_blocks * disk.f_frsize // 1000)
+    return disk.f_bavail * disk.f_frsize < max(4096, min(1 << 20, disk.f_blocks * disk.f_frsize // 1000))

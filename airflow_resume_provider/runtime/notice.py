@@ -52,15 +52,19 @@ class MetadataServer:
         query = f"?wait_for_change=true&timeout_sec={int(timeout)}" if wait else ""
         if wait and self.etag:
             query += f"&last_etag={self.etag}"
-        connection = http.client.HTTPConnection(self.host, timeout=timeout + 5 if wait else timeout)
+        return self.get(_PATH + query, timeout=timeout + 5 if wait else timeout).strip().upper() == b"TRUE"
+
+    def get(self, path: str, *, timeout: float) -> bytes:
+        """Return what lies at `path`; raises like `preempted`."""
+        connection = http.client.HTTPConnection(self.host, timeout=timeout)
         try:
-            connection.request("GET", _PATH + query, headers=_HEADERS)
+            connection.request("GET", path, headers=_HEADERS)
             response = connection.getresponse()
-            body = response.read(64)
+            body = response.read(1 << 16)
             if response.status != 200:
                 raise http.client.HTTPException(f"status {response.status}")
             self.etag = response.headers.get("ETag", "")
-            return body.strip().upper() == b"TRUE"
+            return body
         finally:
             connection.close()
 

@@ -27,7 +27,7 @@ from airflow_resume_provider.runtime.state import State
 log = logging.getLogger("resume-run")
 SETTLE_SECONDS = 2.0
 _CARRY_LIMIT = 16 << 20
-_RETRY_SECONDS = 5.0
+_RETRY_SECONDS = 2.0
 _TRIES = 3
 
 #: What tells one state of a checkpoint on disk from another: its path and its files' stamps.

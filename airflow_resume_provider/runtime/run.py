@@ -9,15 +9,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from airflow_resume_provider.checkpoints.records import EndState
 from airflow_resume_provider.runtime.beginning import begin
-from airflow_resume_provider.runtime.child import Child, adopt_orphans
+from airflow_resume_provider.runtime.child import Child, CommandNotFound, adopt_orphans
 from airflow_resume_provider.runtime.commits import Commits, WorkerFailed
 from airflow_resume_provider.runtime.events import Events
 from airflow_resume_provider.runtime.formats import format_named
 from airflow_resume_provider.runtime.machine import Machine, disk_full
 from airflow_resume_provider.runtime.notice import METADATA_SERVER, Notice, NoticeWatch
 from airflow_resume_provider.runtime.options import Options
-from airflow_resume_provider.runtime.outcome import Seen, outcome
+from airflow_resume_provider.runtime.outcome import Outcome, Seen, outcome
 from airflow_resume_provider.runtime.pipeline import Pipeline
 from airflow_resume_provider.runtime.state import State
 from airflow_resume_provider.runtime.stop import Stop
@@ -55,8 +56,11 @@ class Run:
                 self._train(commits, variables)
                 commits.drain(settled=self._code == 0)
             return commits.end(outcome(self._account(commits)))
+        except CommandNotFound as error:
+            return commits.end(Outcome(EndState.FAILED, error.exit_code, str(error)))
         except WorkerFailed as error:
-            return self._give_up(commits, error)
+            log.error("%s", error.seen)
+            return int(error.code)
         finally:
             commits.close()
 
@@ -132,7 +136,3 @@ class Run:
     def _is_finished(self) -> bool:
         glob = self._options.finished_when
         return self._state.finished.exists() or bool(glob and any(self._options.directory.glob(glob)))
-
-    def _give_up(self, commits: Commits, error: WorkerFailed) -> int:
-        log.error("%s", error.seen)
-        return int(error.code)

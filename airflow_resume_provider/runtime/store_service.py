@@ -11,12 +11,14 @@ from typing import Any
 
 from airflow_resume_provider.checkpoints.directory import Checkpoint
 from airflow_resume_provider.checkpoints.lineage import Lineage
+from airflow_resume_provider.checkpoints.manifest import Manifest
 from airflow_resume_provider.checkpoints.records import AttemptRecord, EndRecord, TrainingRecord
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.select import Choice
 from airflow_resume_provider.checkpoints.store import StoreOptions
 from airflow_resume_provider.errors import UploadFailed
 from airflow_resume_provider.runtime.configuration import Configuration, check_configuration
+from airflow_resume_provider.runtime.credentials import held_token
 from airflow_resume_provider.runtime.formats import format_named, format_names
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.pin import Pin
@@ -31,9 +33,10 @@ class StoreService:
     def __init__(self, options: Options, report: Callable[[dict[str, Any]], None]) -> None:
         self._options = options
         self._report = report
-        self._lineage = Lineage.open(options.lineage)
-        full = StoreOptions()
-        self._full = {name: getattr(full, name) for name in (*_GENTLE, "bandwidth")}
+        gs = options.lineage.startswith("gs://")
+        self._store_options = StoreOptions(credential_provider=held_token() if gs else None)
+        self._lineage = Lineage.open(options.lineage, options=self._store_options)
+        self._full = {name: getattr(self._store_options, name) for name in (*_GENTLE, "bandwidth")}
 
     def full_speed(self) -> None:
         """Use the whole machine from now on."""
@@ -65,13 +68,13 @@ class StoreService:
         )
         why = "; ".join([restored.choice.why, *changes])
         self._say_started(restored.reference, why)
-        return {"training_id": training.training_id, "changes": changes, **_described(restored.choice)}
+        return {"training_id": training.training_id, "changes": changes, **self._described(restored.choice)}
 
     def _changes(self, choice: Choice) -> list[str]:
         """Compare configurations before any byte moves."""
         if choice.reference is None:
             return []
-        manifest = Checkpoint.from_uri(choice.reference.uri).manifest
+        manifest = self._manifest(choice.reference)
         then = manifest.metadata.get("resume", {}).get("configuration")
         if not then:
             return []
@@ -82,6 +85,19 @@ class StoreService:
             elastic=self._options.elastic or (known and format_named(manifest.format).elastic),
             strict=self._options.strict,
         )
+
+    def _described(self, choice: Choice) -> dict[str, Any]:
+        """Return what the supervisor tells the training and the log."""
+        passed_over = [f"{each.uri}: {each.reason}" for each in choice.passed_over]
+        said = {"reference": None, "why": choice.why, "passed_over": passed_over}
+        if choice.reference is None:
+            return said
+        manifest = self._manifest(choice.reference)
+        found = {"format": manifest.format, "world_size": manifest.world_size}
+        return {**said, **found, "reference": choice.reference.to_dict(), "metadata": dict(manifest.metadata)}
+
+    def _manifest(self, reference: Reference) -> Manifest:
+        return Checkpoint.from_uri(reference.uri, options=self._store_options).manifest
 
     def _say_started(self, reference: Reference | None, why: str) -> None:
         self._lineage.begin_attempt(
@@ -125,22 +141,6 @@ class StoreService:
 
     def _progress(self, progress: Any) -> None:
         self._report({"done": progress.done_bytes, "total": progress.total_bytes})
-
-
-def _described(choice: Choice) -> dict[str, Any]:
-    """Return what the supervisor tells the training and the log."""
-    passed_over = [f"{each.uri}: {each.reason}" for each in choice.passed_over]
-    if choice.reference is None:
-        return {"reference": None, "why": choice.why, "passed_over": passed_over}
-    manifest = Checkpoint.from_uri(choice.reference.uri).manifest
-    return {
-        "reference": choice.reference.to_dict(),
-        "why": choice.why,
-        "passed_over": passed_over,
-        "metadata": dict(manifest.metadata),
-        "format": manifest.format,
-        "world_size": manifest.world_size,
-    }
 
 
 def _now() -> str:

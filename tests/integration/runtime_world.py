@@ -19,7 +19,7 @@ from airflow_resume_provider.checkpoints import Lineage
 from airflow_resume_provider.checkpoints.history import AttemptHistory
 from airflow_resume_provider.checkpoints.records import IntentRecord
 from airflow_resume_provider.testing.gcs import GcsServer
-from airflow_resume_provider.testing.gcs.faults import FaultPlan
+from airflow_resume_provider.testing.gcs.faults import Fault, FaultPlan, Rule
 from airflow_resume_provider.testing.gcs.hooks import Hooks
 from airflow_resume_provider.testing.metadata.server import Identity, MetadataServer
 
@@ -163,6 +163,11 @@ class World:
         """Attempts to come run where no notice has been given."""
         self.metadata_servers.append(self.metadata)
         self.metadata = None
+
+    def disturb(self, fault: Fault, path: str, method: str = "PUT|POST") -> Rule:
+        """Do something to the store's requests whose object name contains `path`."""
+        encoded = "".join(f"%{ord(c):02X}" if c in "-./" else c for c in path)
+        return self.faults.add(fault, method=method, path=encoded)
 
     def intend(self, attempt: int, reason: str = "preempted") -> None:
         """Announce an attempt as the operator does before it submits."""

@@ -187,7 +187,7 @@ def test_a_kill_without_notice_loses_nothing_that_was_committed(tmp_path: Path, 
 def test_any_time_between_notice_and_kill_is_enough(tmp_path: Path) -> None:
     """0, 2, 11 and 30 seconds between notice and power-off, amid uploads that take about four."""
     with world(tmp_path, gcs=True) as spot:
-        spot.faults.add(Fault(bandwidth=250_000), method="PUT|POST", path="ballast")
+        spot.disturb(Fault(bandwidth=250_000), "ballast")
         runs = {}
         for number, seconds in enumerate((0, 2, 11, 30), 1):
             spot.uri = f"gs://resume/lineage-{seconds}"
@@ -259,7 +259,7 @@ def test_a_notice_while_restoring_ends_the_attempt_before_the_training(spot_gcs:
     until(first.commits)
     first.kill_machine()
     step = newest_step(spot_gcs, 1)
-    slow = spot_gcs.faults.add(Fault(latency=60), method="GET", path="ballast")
+    slow = spot_gcs.disturb(Fault(latency=60), "ballast", "GET")
     spot_gcs.intend(2)
     run = spot_gcs.start(2, SHORT)
     until(lambda: slow.hits)
@@ -276,7 +276,7 @@ def test_a_kill_while_restoring_leaves_nothing_behind(spot_gcs: World) -> None:
     first = spot_gcs.start(1, [*SHORT, "--bytes", "400000", "--pause", "0.1"])
     until(first.commits)
     first.kill_machine()
-    slow = spot_gcs.faults.add(Fault(latency=60), method="GET", path="ballast")
+    slow = spot_gcs.disturb(Fault(latency=60), "ballast", "GET")
     spot_gcs.intend(2)
     run = spot_gcs.start(2, SHORT, directory="same")
     until(lambda: slow.hits)
@@ -294,7 +294,7 @@ def test_a_kill_during_an_upload_leaves_no_checkpoint(spot_gcs: World) -> None:
     """Half an upload has no manifest, so the one before is used."""
     run = spot_gcs.start(1, [*SHORT, "--bytes", "100000", "--pause", "0.05"])
     until(run.commits)
-    slow = spot_gcs.faults.add(Fault(latency=60), method="PUT|POST", path="ballast")
+    slow = spot_gcs.disturb(Fault(latency=60), "ballast")
     until(lambda: slow.hits)
     run.kill_machine()
     slow.times = 0
@@ -305,7 +305,7 @@ def test_a_kill_during_the_last_upload_is_no_success(spot_gcs: World) -> None:
     """The training had ended, its last checkpoint was on the way: the next attempt redoes the rest."""
     run = spot_gcs.start(1, [*SHORT, "--bytes", "100000", "--every", "20", "--pause", "0.05"])
     until(run.commits)
-    slow = spot_gcs.faults.add(Fault(latency=60), method="PUT|POST", path="ballast")
+    slow = spot_gcs.disturb(Fault(latency=60), "ballast")
     until(lambda: run.heard("end") and slow.hits)
     run.kill_machine()
     slow.times = 0
