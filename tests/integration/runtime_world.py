@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_resume_provider.checkpoints import Lineage
+from airflow_resume_provider.checkpoints import Checkpoint, Lineage, StoreOptions
 from airflow_resume_provider.checkpoints.history import AttemptHistory
 from airflow_resume_provider.checkpoints.records import IntentRecord
 from airflow_resume_provider.testing.gcs import GcsServer
@@ -24,6 +24,7 @@ from airflow_resume_provider.testing.gcs.hooks import Hooks
 from airflow_resume_provider.testing.metadata.server import Identity, MetadataServer
 
 TOY = [sys.executable, "-S", "-E", str(Path(__file__).with_name("toy_trainer.py"))]
+_CLI = "airflow_resume_provider.runtime.cli"
 _NOWHERE = "127.0.0.1:1"  # a metadata server that is not there
 
 
@@ -149,9 +150,19 @@ class World:
     @property
     def lineage(self) -> Lineage:
         """The lineage, read by the test's own process."""
-        if self.gcs:
-            os.environ["STORAGE_EMULATOR_HOST"] = self.gcs.endpoint
-        return Lineage.open(self.uri)
+        return self.open(self.uri)
+
+    def open(self, uri: str) -> Lineage:
+        """Open a lineage of this world."""
+        return Lineage.open(uri, options=self._options)
+
+    def checkpoint(self, uri: str) -> Checkpoint:
+        """Open a checkpoint of this world."""
+        return Checkpoint.from_uri(uri, options=self._options)
+
+    @property
+    def _options(self) -> StoreOptions:
+        return StoreOptions(emulator=self.gcs.endpoint if self.gcs else "")
 
     def with_metadata(self) -> MetadataServer:
         """Start a metadata server for the attempts to come."""
@@ -169,9 +180,9 @@ class World:
         encoded = "".join(f"%{ord(c):02X}" if c in "-./" else c for c in path)
         return self.faults.add(fault, method=method, path=encoded)
 
-    def intend(self, attempt: int, reason: str = "preempted") -> None:
+    def intend(self, attempt: int, reason: str = "preempted", uri: str = "") -> None:
         """Announce an attempt as the operator does before it submits."""
-        self.lineage.write_intent(IntentRecord(attempt=attempt, reason=reason))
+        self.open(uri or self.uri).write_intent(IntentRecord(attempt=attempt, reason=reason))
 
     def start(
         self,
@@ -180,13 +191,20 @@ class World:
         *options: str,
         environ: Mapping[str, str] | None = None,
         directory: str = "",
+        within: Sequence[str] = (),
+        intent: str = "",
     ) -> Running:
-        """Start an attempt; each has a disk of its own unless `directory` names one."""
+        """Start an attempt; each has a disk of its own unless `directory` names one.
+
+        `intent` is the lineage in which it is announced before, as the operator does.
+        """
+        if intent:
+            self.intend(attempt, uri=intent)
         where = self.root / (directory or f"disk-{attempt}") / "work"
         where.parent.mkdir(parents=True, exist_ok=True)
         words = ["--lineage", self.uri, "--attempt", str(attempt), "--dir", str(where), "--poll", "0.05"]
         run = Running(
-            [sys.executable, "-m", "airflow_resume_provider.runtime.cli", *words, *options, "--", *command],
+            [*within, sys.executable, "-m", _CLI, *words, *options, "--", *command],
             {**self.environ, **(environ or {})},
             self.root / f"run-{len(self.runs)}",
         )

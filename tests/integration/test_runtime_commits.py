@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_resume_provider.checkpoints import Checkpoint
 from airflow_resume_provider.errors import ExitCode
 from airflow_resume_provider.testing.gcs.faults import Fault
 from tests.integration.runtime_world import TOY, Running, World, descendants, until, world
@@ -102,7 +101,7 @@ def test_rotation_while_uploading_is_harmless(spot_gcs: World) -> None:
     run = spot_gcs.start(1, [*TOY, *words, "--pause", "0.03"])
     assert run.wait() == 0
     for reference in spot_gcs.attempt(1).checkpoints:
-        Checkpoint.from_uri(reference.uri).verify()
+        spot_gcs.checkpoint(reference.uri).verify()
     assert steps(spot_gcs)[-1] == 60
 
 
@@ -123,14 +122,14 @@ def test_a_file_written_in_place_is_never_committed_mixed(spot_gcs: World) -> No
     spot_gcs.disturb(Fault(bandwidth=300_000), "last")
     run = spot_gcs.start(1, [*PYTHON, IN_PLACE, "4", "3"])
     assert run.wait(60) == 0
-    contents = [_read(reference.uri) for reference in spot_gcs.attempt(1).checkpoints]
+    contents = [_read(spot_gcs, reference.uri) for reference in spot_gcs.attempt(1).checkpoints]
     assert contents
     assert all(len(set(data)) == 1 and len(data) == 8 * 65536 for data in contents)
     assert contents[-1][:1] == b"D"
 
 
-def _read(uri: str) -> bytes:
-    with Checkpoint.from_uri(uri).as_directory() as directory:
+def _read(spot: World, uri: str) -> bytes:
+    with spot.checkpoint(uri).as_directory() as directory:
         return (directory / "last.bin").read_bytes()
 
 
