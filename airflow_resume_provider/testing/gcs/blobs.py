@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,27 +30,48 @@ class Writer:
     is only kept when the client gave one to compare with.
     """
 
-    def __init__(self, path: Path, name: str, *, md5_limit: int | None, append_at: int = 0, crc: int = 0):
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        *,
+        md5_limit: int | None,
+        size: int | None = None,
+        append_at: int = 0,
+        crc: int = 0,
+    ) -> None:
         self.name, self.size, self.crc32c = name, append_at, crc
         self._path, self._limit = path, md5_limit
         self._md5 = None if md5_limit == 0 else hashlib.md5(usedforsecurity=False)
+        if size is not None and md5_limit is not None and size > md5_limit:
+            self._md5 = None
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if append_at or crc:
             os.ftruncate(self._file, append_at)
             os.lseek(self._file, append_at, os.SEEK_SET)
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Append `data`."""
-        self.crc32c = crc32c(data, self.crc32c)
-        self.size += len(data)
-        if self._md5 is not None:
-            if self._limit is not None and self.size > self._limit:
-                self._md5 = None
-            else:
-                self._md5.update(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
+    def write(self, batch: Sequence[bytes | memoryview]) -> None:
+        """Append pieces of data, one after the other."""
+        length = 0
+        for data in batch:
+            self.crc32c = crc32c(data, self.crc32c)
+            length += len(data)
+        self.size += length
+        self._update_md5(batch)
+        written = os.writev(self._file, batch) if length else 0
+        if written < length:  # a full disk, or very many pieces
+            rest = memoryview(b"".join(batch))[written:]
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+
+    def _update_md5(self, batch: Sequence[bytes | memoryview]) -> None:
+        if self._md5 is None:
+            return
+        if self._limit is not None and self.size > self._limit:
+            self._md5 = None
+            return
+        for data in batch:
+            self._md5.update(data)
 
     def cut(self, size: int, crc: int) -> None:
         """Forget everything behind the first `size` bytes, whose crc32c is `crc`."""
@@ -96,15 +117,15 @@ class Blobs:
         number = next(self._numbers)
         return f"{self._prefix}{number:08x}"
 
-    def writer(self, *, md5_limit: int | None, name: str = "", at: int = 0, crc: int = 0) -> Writer:
-        """Open a new file, or go on with one after its first `at` bytes."""
-        name = name or self.new_name()
-        return Writer(self.path(name), name, md5_limit=md5_limit, append_at=at, crc=crc)
+    def appending(self, name: str, *, at: int, crc: int) -> Writer:
+        """Go on with a file after its first `at` bytes, whose crc32c is `crc`; no md5."""
+        return Writer(self.path(name), name, md5_limit=0, append_at=at, crc=crc)
 
     @contextmanager
-    def writing(self, *, md5_limit: int | None) -> Iterator[Writer]:
-        """A new file that is removed again when the block raises."""
-        writer = self.writer(md5_limit=md5_limit)
+    def writing(self, *, md5_limit: int | None, size: int | None = None) -> Iterator[Writer]:
+        """A new file, of `size` bytes if known, that is removed again when the block raises."""
+        name = self.new_name()
+        writer = Writer(self.path(name), name, md5_limit=md5_limit, size=size)
         try:
             yield writer
         except BaseException:

@@ -69,14 +69,19 @@ class Call:
             request=request,
         )
 
+    @property
+    def length(self) -> int | None:
+        """The body's length, where the client says it."""
+        return self.request.content_length if self.request is not None else len(self._body)
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives."""
         if self.request is None:
             yield self._body
             return
-        content = self.request.content
-        while chunk := await content.readany():
-            yield chunk
+        async for chunk, _ in self.request.content.iter_chunks():  # as received, without joining them
+            if chunk:
+                yield chunk
 
     @property
     def is_media(self) -> bool:

@@ -69,8 +69,8 @@ async def _store(call: Call, name: str, given: dict[str, Any], chunks: AsyncIter
     settings = object_settings(given)
     expected = expected_of(given, call)
     limit = None if expected.md5 else call.store.md5_limit
-    with call.store.blobs.writing(md5_limit=limit) as writer:
-        await receive(writer, chunks)
+    with call.store.blobs.writing(md5_limit=limit, size=call.length) as writer:
+        await receive(writer.write, chunks)
         expected.check(writer.crc32c, writer.md5)
         version = commit(call, name, settings, writer)
     return await created(call, version)

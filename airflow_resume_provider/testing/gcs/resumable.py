@@ -17,6 +17,7 @@ from .call import Call
 from .checksums import Expected
 from .names import check_object
 from .preconditions import Preconditions
+from .receiving import receive
 from .refusals import Refusal, invalid
 from .resources import object_resource, object_settings
 from .responses import created, respond
@@ -198,11 +199,11 @@ async def _append(call: Call, upload: Upload, chunk: _Chunk) -> None:
     """Write the chunk behind what is there. What is not known to be the end is kept in whole quanta."""
     assert chunk.start is not None
     state = upload.state
-    writer = call.store.blobs.writer(md5_limit=0, name=upload.id, at=state["size"], crc=state["crc"])
+    writer = call.store.blobs.appending(upload.id, at=state["size"], crc=state["crc"])
     inlet = _Inlet(writer, skip=state["size"] - chunk.start)
     whole = False
     try:
-        await inlet.fill(call.chunks())
+        await receive(inlet.write, call.chunks())
         whole = chunk.end is None or inlet.received == chunk.end - chunk.start
         if not whole:
             raise invalid("The request body ended early.")
@@ -233,15 +234,15 @@ class _Inlet:
         self.received = 0
         self.quantum = (writer.size, writer.crc32c)
 
-    async def fill(self, chunks: AsyncIterator[bytes]) -> None:
-        """Write everything that comes."""
-        async for chunk in chunks:
-            self.received += len(chunk)
-            view = memoryview(chunk)[self._skip :]
-            self._skip = max(0, self._skip - len(chunk))
+    def write(self, batch: list[bytes]) -> None:
+        """Write what is new of some pieces of the body."""
+        for data in batch:
+            self.received += len(data)
+            view = memoryview(data)[self._skip :]
+            self._skip = max(0, self._skip - len(data))
             while view:
                 room = QUANTUM - self._writer.size % QUANTUM
-                self._writer.write(view[:room])
+                self._writer.write([view[:room]])
                 view = view[room:]
                 if self._writer.size % QUANTUM == 0:
                     self.quantum = (self._writer.size, self._writer.crc32c)

@@ -58,8 +58,9 @@ async def put_part(call: Call) -> web.Response:
     """PUT /BUCKET/OBJECT?partNumber=N&uploadId=ID."""
     upload, number = _upload(call), _part_number(call)
     expected = Expected.from_headers(call.headers)
-    with call.store.blobs.writing(md5_limit=_md5_limit(call, expected)) as writer:
-        await receive(writer, call.chunks())
+    limit = _md5_limit(call, expected)
+    with call.store.blobs.writing(md5_limit=limit, size=call.length) as writer:
+        await receive(writer.write, call.chunks())
         expected.check(writer.crc32c, writer.md5)
         part = _part(call, number, writer)
         replaced = call.store.uploads.put_part(upload, part)

@@ -35,8 +35,8 @@ async def put(call: Call) -> web.Response:
     settings = settings_of(call.headers)
     expected = Expected.from_headers(call.headers)
     limit = None if expected.md5 else call.store.md5_limit
-    with call.store.blobs.writing(md5_limit=limit) as writer:
-        await receive(writer, call.chunks())
+    with call.store.blobs.writing(md5_limit=limit, size=call.length) as writer:
+        await receive(writer.write, call.chunks())
         expected.check(writer.crc32c, writer.md5)
         version = call.store.commit(
             bucket,
