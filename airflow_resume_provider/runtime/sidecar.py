@@ -84,11 +84,13 @@ class Sidecar:
 
     def succeeded(self) -> int:
         """Leave the evidence that the training's container exited 0."""
+        self._ledger()
         self.state.succeeded.touch()
         return ExitCode.FINISHED
 
     def finish(self) -> int:
         """Take over from `sync`, bring up the last checkpoint, say how the attempt ended."""
+        self._ledger()
         self.state.finishing.touch()
         self.events.on("signal", lambda number: log.info("%s: still finishing", number.name))
         self.events.listen_to_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -143,18 +145,23 @@ class Sidecar:
 
     def _continue(self, commits: Commits) -> Pipeline:
         """Go on where the runnable before stopped."""
-        said = read_json(self.state.ledger)
-        if not isinstance(said, dict):
-            raise InvalidInput(
-                f"{self.state.ledger} is not there.",
-                can="Run `resume-run restore` before, with the same RESUME_STATE_DIR and volume.",
-                parameter="state-dir",
-                value=str(self.state.directory),
-            )
+        said = self._ledger()
         pipeline = self._pipeline(commits)
         pipeline.know(said["known"])
         commits.pipeline, commits.last, commits.resumed_from = pipeline, said["last"], said["resumed_from"]
         return pipeline
+
+    def _ledger(self) -> dict[str, Any]:
+        """Return what the runnable before left; without it nothing was restored here."""
+        said = read_json(self.state.ledger)
+        if isinstance(said, dict):
+            return said
+        raise InvalidInput(
+            f"{self.state.ledger} is not there.",
+            can="Run `resume-run restore` before, with the same RESUME_STATE_DIR and volume.",
+            parameter="state-dir",
+            value=str(self.state.directory),
+        )
 
     def _save(self, commits: Commits, pipeline: Pipeline) -> None:
         known: list[Any] = list(pipeline.ledger())
