@@ -80,7 +80,8 @@ class ContractSpec:
             env.LINEAGE: self.lineage,
             env.ATTEMPT: str(self.attempt),
             env.TRAINING_ID: self.training_id,
-            env.DIR: f"{CONTAINER_DIR}/{self.job_id}",
+            # The same over all attempts: some frameworks write absolute paths into their state.
+            env.DIR: f"{CONTAINER_DIR}/{self.training_id}",
             env.FORMAT: self.format,
             env.FROM: self.offered,
             env.EXPLICIT: "1" if self.explicit else "0",

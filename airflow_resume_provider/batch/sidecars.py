@@ -56,10 +56,9 @@ def _runtime(container: ContainerSpec) -> Any:
 
 def _places(contract: ContractSpec) -> dict[str, str]:
     """What the training must be told by environment: its container is no child of ours."""
-    state = f"{CONTAINER_DIR}/{contract.job_id}.resume"
+    state = f"{CONTAINER_DIR}/{contract.training_id}.resume"
     return {
         env.STATE_DIR: state,
-        env.CHECKPOINT: f"{state}/checkpoint",
         env.METRICS_FILE: f"{state}/metrics.json",
         env.NOTICE_FILE: f"{state}/notice.json",
     }
