@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(commands: Any, name: str, run: Callable[..., int | None], help_: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_, description=help_[0].upper() + help_[1:] + "."
+    )
     parser.set_defaults(run=run)
     return parser
 

@@ -1,4 +1,4 @@
-"""Talks to a running stack over its own HTTP interface; standard library only, so the command line starts fast."""
+"""Talks to a running stack over its own HTTP interface, with the standard library only: it starts fast."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def default_root() -> Path:
 def read_state(root: Path) -> dict[str, Any]:
     """What a stack wrote about itself; empty when there is none."""
     try:
-        return json.loads((root / STATE_FILE).read_text())
+        return dict(json.loads((root / STATE_FILE).read_text()))
     except (OSError, ValueError):
         return {}
 

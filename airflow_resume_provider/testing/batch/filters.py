@@ -139,7 +139,8 @@ class _Parser:
 
     def _resolve(self, path: list[str]) -> tuple[list[tuple[str, str]], Any]:
         """Steps from the message to the value, and the descriptor of the field at their end."""
-        descriptor, steps, field = self._message.DESCRIPTOR, [], None
+        descriptor, field = self._message.DESCRIPTOR, None
+        steps: list[tuple[str, str]] = []
         for position, part in enumerate(path):
             field = descriptor.fields_by_name.get(part) or descriptor.fields_by_camelcase_name.get(part)
             if field is None:
@@ -228,7 +229,7 @@ def _test_string(operator: str, value: str) -> Predicate:
 
 
 def _values(message: Any, steps: list[tuple[str, str]]) -> list[Any]:
-    """Every value that a path leads to; several where a repeated field lies on it, none where a key misses."""
+    """Every value that a path leads to: several behind a repeated field, none where a key misses."""
     found = [message]
     for kind, name in steps:
         if kind == "key":

@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_resume_provider.testing import faults
 from airflow_resume_provider.testing.batch.api_errors import ApiError
@@ -25,6 +25,9 @@ _TEXTS = {
     "INTERNAL": "Internal error encountered.",
     "BAD_GATEWAY": "502 Bad Gateway",
 }
+
+
+F = TypeVar("F", bound=faults.Fault)
 
 
 class Injector:
@@ -46,7 +49,7 @@ class Injector:
         """One more fault; what is already going on goes on."""
         self.plan = self.plan.with_faults([fault])
 
-    def _of(self, kind: type[Any]) -> Iterator[Any]:
+    def _of(self, kind: type[F]) -> Iterator[F]:
         for fault in self.plan.faults:
             limit = getattr(fault, "for_seconds", None)
             if isinstance(fault, kind) and (limit is None or time.monotonic() - self._begun <= limit):
@@ -127,13 +130,13 @@ class Injector:
 
     def on_commit(self, run: JobRun, count: int) -> bool:
         """A job has committed its `count`-th checkpoint; True when its VM is lost for that, at once."""
-        return any(
-            [self._lose(fault, run) for fault in self._of(faults.Loss) if fault.after_commits == count]
-        )
+        struck = [self._lose(fault, run) for fault in self._of(faults.Loss) if fault.after_commits == count]
+        return any(struck)
 
     def on_restore(self, run: JobRun) -> bool:
         """A job reads a checkpoint; True when its VM is lost for that, at once."""
-        return any([self._lose(fault, run) for fault in self._of(faults.Loss) if fault.while_restoring])
+        struck = [self._lose(fault, run) for fault in self._of(faults.Loss) if fault.while_restoring]
+        return any(struck)
 
     def _lose(self, fault: faults.Loss, run: JobRun, after: float = 0.0) -> bool:
         key = (id(fault), run.record.uid)

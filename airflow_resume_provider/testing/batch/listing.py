@@ -26,7 +26,8 @@ def order_of(text: str) -> tuple[Callable[[Any], Any], bool]:
     wanted = wanted.removesuffix(" asc").replace("createTime", "create_time")
     if wanted not in _ORDERS:
         raise invalid(
-            f'Invalid order_by "{text}": supported are "name", "name desc", "create_time" and "create_time desc".',
+            f'Invalid order_by "{text}": supported are "name", "name desc", "create_time" and '
+            '"create_time desc".',
             "order_by",
         )
     return _ORDERS[wanted]

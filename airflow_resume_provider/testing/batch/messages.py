@@ -31,13 +31,14 @@ OperationMetadata: Any = batch_v1.OperationMetadata.pb()
 Operation: Any = operations_pb2.Operation
 Location: Any = locations_pb2.Location
 
-JobState = batch_v1.JobStatus.State
-TaskState = batch_v1.TaskStatus.State
-Provisioning = batch_v1.AllocationPolicy.ProvisioningModel
-Action = batch_v1.LifecyclePolicy.Action
-Scheduling = batch_v1.TaskGroup.SchedulingPolicy
-Destination = batch_v1.LogsPolicy.Destination
-NotificationType = batch_v1.JobNotification.Type
+# Typed as Any because the client declares the members of its enums as plain integers.
+JobState: Any = batch_v1.JobStatus.State
+TaskState: Any = batch_v1.TaskStatus.State
+Provisioning: Any = batch_v1.AllocationPolicy.ProvisioningModel
+Action: Any = batch_v1.LifecyclePolicy.Action
+Scheduling: Any = batch_v1.TaskGroup.SchedulingPolicy
+Destination: Any = batch_v1.LogsPolicy.Destination
+NotificationType: Any = batch_v1.JobNotification.Type
 
 FINISHED_JOB = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 FINISHED_TASK = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.UNEXECUTED})
@@ -53,7 +54,7 @@ def timestamp(moment: datetime.datetime) -> Timestamp:
 
 def seconds(duration: Any) -> float:
     """A protobuf duration in seconds."""
-    return duration.seconds + duration.nanos / 1e9
+    return float(duration.seconds + duration.nanos / 1e9)
 
 
 def to_dict(message: Any) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from google.cloud.location import locations_pb2
+from google.longrunning import operations_pb2
+from google.protobuf import empty_pb2
+
 from airflow_resume_provider.testing.batch import fieldmask, locations, messages, names
 from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid
 from airflow_resume_provider.testing.batch.listing import page, page_size_of
 from airflow_resume_provider.testing.batch.service import BatchService
-from google.cloud.location import locations_pb2
-from google.longrunning import operations_pb2
-from google.protobuf import empty_pb2
 
 BATCH, OPERATIONS, LOCATIONS = (
     "google.cloud.batch.v1.BatchService",

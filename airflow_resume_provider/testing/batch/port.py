@@ -116,12 +116,17 @@ async def _begins_with_preface(connection: socket.socket) -> bool:
 async def _peek(connection: socket.socket, count: int) -> bytes:
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(connection, lambda: readable.done() or readable.set_result(None))
+    loop.add_reader(connection, _settle, readable)
     try:
         await readable
     finally:
         loop.remove_reader(connection)
     return connection.recv(count, socket.MSG_PEEK)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -67,15 +67,15 @@ class JobRecord:
     @property
     def name(self) -> str:
         """Full resource name."""
-        return self.job.name
+        return str(self.job.name)
 
     @property
     def uid(self) -> str:
         """System generated id."""
-        return self.job.uid
+        return str(self.job.uid)
 
     @property
-    def state(self) -> JobState:
+    def state(self) -> Any:
         """State of the job."""
         return JobState(self.job.status.state)
 
@@ -94,7 +94,7 @@ class JobRecord:
         """The location in the job's name."""
         return self.name.split("/")[3]
 
-    def task_state(self, index: int) -> TaskState:
+    def task_state(self, index: int) -> Any:
         """State of one task."""
         return TaskState(self.tasks[index].status.state)
 
@@ -110,7 +110,7 @@ class JobRecord:
         elapsed = max(0.0, self.clock.now().timestamp() - self.running_since)
         job.status.run_duration.FromTimedelta(datetime.timedelta(seconds=elapsed))
 
-    def set_state(self, new: JobState, because: str = "") -> None:
+    def set_state(self, new: Any, because: str = "") -> None:
         """Move the job to another state and say so in an event, in the cloud's words."""
         old = self.state
         moment = self.clock.now()
@@ -133,7 +133,7 @@ class JobRecord:
         self._changed(moment, None)
 
     def set_task(
-        self, index: int, new: TaskState, where: str = "", reason: str = "", exit_code: int | None = None
+        self, index: int, new: Any, where: str = "", reason: str = "", exit_code: int | None = None
     ) -> str:
         """Move a task to another state; returns the event's text.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_resume_provider.testing import faults
+from airflow_resume_provider.testing.batch import reasons
 from airflow_resume_provider.testing.batch.capacity import Capacity
 from airflow_resume_provider.testing.batch.environment import TaskIdentity
 from airflow_resume_provider.testing.batch.injection import Injector, matches
@@ -88,24 +89,24 @@ class JobRun:
     @property
     def machine_type(self) -> str:
         """Machine type as the job's status shows it."""
-        return self.record.job.status.task_groups["group0"].instances[0].machine_type
+        return str(self.record.job.status.task_groups["group0"].instances[0].machine_type)
 
     @property
     def provisioning(self) -> str:
         """Name of the provisioning model."""
         status = self.record.job.status.task_groups["group0"].instances[0]
-        return Provisioning(status.provisioning_model).name
+        return str(Provisioning(status.provisioning_model).name)
 
     def matches(self, wanted: faults.JobMatch) -> bool:
         """Whether a fault is meant for this job."""
         return matches(wanted, self.record.number, self.record.name, self.record.job.labels)
 
     def _per_node(self) -> int:
-        return self.group.task_count_per_node or 1
+        return max(1, int(self.group.task_count_per_node))
 
     def _node_count(self) -> int:
         at_once = min(self.group.parallelism, self.group.task_count)
-        return max(1, math.ceil(at_once / self._per_node()))
+        return max(1, math.ceil(int(at_once) / self._per_node()))
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -115,13 +116,17 @@ class JobRun:
         taken = 0
         settings = self.site.settings
         try:
-            await self._queue()
-            taken = await self.site.capacity.take(len(self._nodes), self.record.job.priority)
+            async with asyncio.timeout(settings.max_queued_seconds):
+                await self._queue()
+                taken = await self.site.capacity.take(len(self._nodes), self.record.job.priority)
             await self._schedule()
             self._recover()
             async with asyncio.timeout(settings.max_attempt_seconds):
                 await self._work()
             self._conclude()
+        except TimeoutError:
+            self.abandon_tasks()
+            self.record.set_state(JobState.FAILED, "The job was in this state for longer than it may be.")
         except Exception:
             # A job must reach an end even when the stack itself is at fault.
             logging.getLogger(__name__).exception("job %s", self.record.name)
@@ -157,7 +162,7 @@ class JobRun:
 
     async def _hold_for_quota(self, *, scheduled: bool) -> None:
         while quota := self.site.injector.quota(self, scheduled=scheduled):
-            self.record.tell(_quota_text(quota, self.record, scheduled=scheduled))
+            self.record.tell(reasons.quota(quota, self.record, scheduled=scheduled))
             await asyncio.sleep(_HOLD_SECONDS)
 
     async def _work(self) -> None:
@@ -209,7 +214,8 @@ class JobRun:
         vm.enter(index)
         running = asyncio.create_task(self._task_run(index, vm).run())
         try:
-            await asyncio.wait({running, vm.lost}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {running, vm.lost}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if running.done() and (running.result().exit_code == 0 or not vm.ending):
                 return running.result()
         finally:
@@ -279,6 +285,8 @@ class JobRun:
             (root / directory).mkdir(parents=True)
         metadata = await MetadataServer(identity).start()
         machine = await self.site.host.boot()
+        if last := self.site.executor.end_command(self._hostname(node)):
+            machine.at_end(last)
         vm = Vm(identifier, zone, node, self._hostname(node), root, machine, metadata)
         self._vms.append(vm)
         await asyncio.wait({vm.lost}, timeout=self.site.settings.boot_seconds)
@@ -294,8 +302,7 @@ class JobRun:
             for zone in zones:
                 if not self.site.injector.stocked_out(self, zone):
                     return zone
-            self._stock_outs += 1
-            self.record.tell(_stock_out_text(self.record, zones[0]))
+            self.record.tell(reasons.stock_out(self.record, zones[0]))
             await asyncio.sleep(_HOLD_SECONDS)
 
     async def lose_after(self, wait: float, fault: faults.Loss) -> None:
@@ -376,8 +383,6 @@ class JobRun:
         await vm.shut_down(grace)
         if vm in self._vms:
             self._vms.remove(vm)
-        with contextlib.suppress(OSError):
-            await self.site.executor.clean_up(vm.hostname)
         vm.wipe()
 
 
@@ -401,26 +406,3 @@ def _where(task: Any) -> str:
 
 def _outcome(loss: Loss) -> Outcome:
     return Outcome(loss.exit_code, loss.reason)
-
-
-def _quota_text(quota: faults.Quota, record: JobRecord, *, scheduled: bool) -> str:
-    if scheduled:
-        return (
-            "VM in Managed Instance Group meets error: Batch Error: code - CODE_GCE_QUOTA_EXCEEDED, description - "
-            f"error count is 1, latest message example: Instance '{record.uid}-group0-0' creation failed: "
-            f"Quota '{quota.metric}' exceeded.  Limit: {quota.limit:.1f} in region {record.location}"
-        )
-    return (
-        f"Quota checking process decides to delay scheduling for the job {record.uid} due to inadequate quotas "
-        f"[Quota: {quota.metric}, limit: {quota.limit:g}, usage: {quota.usage:g}, wanted: {quota.wanted:g}.]."
-    )
-
-
-def _stock_out_text(record: JobRecord, zone: str) -> str:
-    project = record.name.split("/")[1]
-    return (
-        "VM in Managed Instance Group meets error: Batch Error: code - CODE_GCE_ZONE_RESOURCE_POOL_EXHAUSTED, "
-        f"description - error count is 1, latest message example: Instance '{record.uid}-group0-0' creation "
-        f"failed: The zone 'projects/{project}/zones/{zone}' does not have enough resources available to fulfill "
-        "the request.  '(resource type:compute)'."
-    )

@@ -89,7 +89,7 @@ class BatchServer:
         self._sockets = Path(tempfile.mkdtemp(prefix="rl-"))
         self._grpc = GrpcApi(self.service, self._sockets / "grpc")
         self._grpc.start()
-        self._http = web.Server(self._route, access_log=None)  # type: ignore[arg-type]
+        self._http = web.Server(self._route, access_log=None)
         self._port = Port(self._sockets / "grpc", self._http)
         host, port = self._port.bind(*self._wanted)
         self.endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

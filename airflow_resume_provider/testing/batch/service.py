@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from google.protobuf import empty_pb2
+
 from airflow_resume_provider.testing.batch import names
 from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid, not_found
 from airflow_resume_provider.testing.batch.clock import Clock
@@ -23,14 +25,13 @@ from airflow_resume_provider.testing.batch.messages import (
     ListTasksResponse,
     Operation,
     Task,
-    TaskState,
 )
+from airflow_resume_provider.testing.batch.notifications import Notifier
 from airflow_resume_provider.testing.batch.operations import Operations
 from airflow_resume_provider.testing.batch.records import Change, JobRecord
 from airflow_resume_provider.testing.batch.runner import JobRun, Site
 from airflow_resume_provider.testing.batch.store import Store
 from airflow_resume_provider.testing.batch.validation import validate
-from google.protobuf import empty_pb2
 
 _ZERO_UUID = uuid.UUID(int=0)
 _TASK_ALIASES = {"State": "status.state", "state": "status.state"}
@@ -45,7 +46,8 @@ class BatchService:
         self.operations = Operations(store, clock)
         self.records: dict[str, JobRecord] = {}
         self.runs: dict[str, JobRun] = {}
-        self.listeners: list[Callable[[JobRecord, Change | None], None]] = [self._changed]
+        self.notifier = Notifier()
+        self.listeners: list[Callable[[JobRecord, Change | None], None]] = [self._changed, self.notifier]
         self._ending: set[asyncio.Task[None]] = set()
         self._numbers = 0
 
@@ -239,7 +241,7 @@ class BatchService:
         """A task by name."""
         job, group, task = names.task(request.name)
         record = self._record(job)
-        if group != GROUP or not task.isdecimal() or int(task) >= len(record.tasks):
+        if group != GROUP or not task.isdecimal() or int(task) >= len(_created_tasks(record)):
             raise not_found(request.name)
         return self._shown_task(record, int(task))
 
@@ -257,7 +259,7 @@ class BatchService:
             raise not_found(request.parent)
         wanted = compile_filter(request.filter, Task, _TASK_ALIASES)
         size = page_size_of(request.page_size, self.site.settings.max_page_size)
-        found = [task for task in record.tasks if wanted(task)]
+        found = [task for task in _created_tasks(record) if wanted(task)]
         tasks, token = page(found, size, request.page_token, ("tasks", request.parent, request.filter))
         shown = [self._shown_task(record, int(task.name.rpartition("/")[2])) for task in tasks]
         return ListTasksResponse(tasks=shown, next_page_token=token)
@@ -276,6 +278,7 @@ class BatchService:
             task.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
         await asyncio.gather(*(run.stop(0) for run in self.runs.values()))
+        await self.notifier.stop()
         self.store.flush()
 
     async def reset(self) -> None:
@@ -286,6 +289,14 @@ class BatchService:
         self.operations.clear()
         self.store.clear()
         self._numbers = 0
+
+
+def _created_tasks(record: JobRecord) -> list[Any]:
+    """The tasks that can be seen: while a job is QUEUED it has none yet.
+
+    https://github.com/nextflow-io/nextflow/pull/5567 met jobs without tasks.
+    """
+    return [] if record.state is JobState.QUEUED else record.tasks
 
 
 def _copy(message: Any) -> Any:
@@ -299,6 +310,3 @@ def _disorder(status: Any) -> None:
     events = list(status.status_events)
     status.ClearField("status_events")
     status.status_events.extend(reversed(events))
-
-
-__all__ = ["BatchService", "TaskState"]

@@ -12,6 +12,7 @@ class Settings:
 
     Args:
         queued_seconds: time a job stays QUEUED.
+        max_queued_seconds: a job that is QUEUED for longer fails; two days in the cloud.
         scheduled_seconds: time a job stays SCHEDULED before its VMs boot.
         boot_seconds: time a VM takes until its first task runs.
         cleanup_seconds: time CANCELLATION_IN_PROGRESS and DELETION_IN_PROGRESS last at least.
@@ -32,6 +33,7 @@ class Settings:
     """
 
     queued_seconds: float = 0.05
+    max_queued_seconds: float = 2 * 86400.0
     scheduled_seconds: float = 0.05
     boot_seconds: float = 0.0
     cleanup_seconds: float = 0.2

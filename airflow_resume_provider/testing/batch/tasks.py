@@ -38,8 +38,8 @@ class Executor(Protocol):
     def greeting(self, runnable: Any) -> str:
         """What the log says once per job."""
 
-    async def clean_up(self, vm: str) -> None:
-        """End what outlives the VM's processes."""
+    def end_command(self, vm: str) -> list[str]:
+        """A command that ends what outlives the VM's processes, or nothing."""
 
 
 class Barriers:

@@ -19,9 +19,8 @@ from airflow_resume_provider.testing.batch.validation_labels import check_labels
 from airflow_resume_provider.testing.batch.zones import REGIONS
 
 MAX_JOB_BYTES = 1024 * 1024
-MAX_TASKS = 10_000
+MAX_TASKS = 100_000
 MAX_PARALLELISM = 5_000
-MAX_RUNNABLES = 100
 MAX_RETRIES = 10
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"projects/[^/]+/secrets/[A-Za-z0-9_-]+/versions/[^/]+")
@@ -93,8 +92,6 @@ def _check_group(group: Any) -> None:
 def _check_task(spec: Any, at: str) -> None:
     if not spec.runnables:
         raise invalid(f"{at}.runnables: at least one runnable is required.", f"{at}.runnables")
-    if len(spec.runnables) > MAX_RUNNABLES:
-        raise invalid(f"{at}.runnables: at most {MAX_RUNNABLES} runnables are allowed.", f"{at}.runnables")
     for index, runnable in enumerate(spec.runnables):
         _check_runnable(runnable, f"{at}.runnables[{index}]")
     if all(runnable.WhichOneof("executable") == "barrier" for runnable in spec.runnables):

@@ -62,8 +62,8 @@ def check_locations(allowed: list[str], parent: Parent) -> None:
         raise invalid(f"{at} may hold one region or several zones of one region.", at)
     if regions and regions != {parent.location}:
         raise invalid(
-            f"{at}: region {min(regions)} is not the job's location {parent.location}; VMs must be in the region in "
-            "which the job is created.",
+            f"{at}: region {min(regions)} is not the job's location {parent.location}; VMs must be in the "
+            "region in which the job is created.",
             at,
         )
 

@@ -26,13 +26,13 @@ def check_labels(labels: Mapping[str, str], at: str) -> None:
             raise invalid(f'{at}: label key "{key}" begins with a reserved prefix (goog-, google-).', at)
         if not key[:1].isalpha() or not _is_part(key):
             raise invalid(
-                f'{at}: label key "{key[:100]}" must begin with a lowercase letter and hold at most 63 lowercase '
-                "letters, digits, underscores and dashes.",
+                f'{at}: label key "{key[:100]}" must begin with a lowercase letter and hold at most 63 '
+                "lowercase letters, digits, underscores and dashes.",
                 at,
             )
         if not _is_part(value):
             raise invalid(
-                f'{at}: value "{value[:100]}" of label "{key}" must hold at most 63 lowercase letters, digits, '
-                "underscores and dashes.",
+                f'{at}: value "{value[:100]}" of label "{key}" must hold at most 63 lowercase letters, '
+                "digits, underscores and dashes.",
                 at,
             )

@@ -17,6 +17,8 @@ attached. To an init: `run`, `signal`, `destroy`. From an init: `started`,
 `exited`, `gone`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno
@@ -27,30 +29,38 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Container
+from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CHUNK = 65536
+LAST_SECONDS = 30
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LIBC = ctypes.CDLL(None, use_errno=True)
+Order = dict[str, Any]
 
 
-def become_subreaper():
+def become_subreaper() -> None:
+    """Adopt the orphans among this process's descendants."""
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children_of(parent):
+def children_of(parent: int) -> list[int]:
     """Process ids whose parent is `parent`, read from /proc."""
     found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
             continue
-        with contextlib.suppress(OSError), open("/proc/" + name + "/stat", "rb") as stat:
-            if int(stat.read().rpartition(b")")[2].split()[1]) == parent:
-                found.append(int(name))
+        with contextlib.suppress(OSError):
+            stat = os.open(f"/proc/{entry.name}/stat", os.O_RDONLY)
+            parts = os.read(stat, 4096).rpartition(b")")[2].split()
+            os.close(stat)
+            if int(parts[1]) == parent:
+                found.append(int(entry.name))
     return found
 
 
-def kill_descendants(keep=()):
+def kill_descendants(keep: Container[int] = ()) -> None:
     """End every descendant of this process; orphans come to us, so repeat until there are none."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
@@ -65,29 +75,30 @@ def kill_descendants(keep=()):
                 os.waitpid(pid, 0)
 
 
-def exit_code(status):
+def exit_code(status: int) -> int:
     """A wait status as a shell shows it: 128 + n for signal n."""
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
-def reset_signals():
+def reset_signals() -> None:
+    """Give a child the signal handling of a fresh process."""
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP):
         signal.signal(name, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
 
 
-def execute(order):
+def execute(order: Order) -> NoReturn:
     """Replace this process by the command; a command that is not there exits 127, as in a shell."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
         os.chdir(order["cwd"])
-        os.execvpe(order["argv"][0], order["argv"], order["env"])
+        os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606
     except OSError as error:
-        os.write(2, ("%s: %s\n" % (order["argv"][0], error.strerror)).encode())
+        os.write(2, f"{order['argv'][0]}: {error.strerror}\n".encode())
         os._exit(127 if error.errno == errno.ENOENT else 126)
 
 
-def as_container(order):
+def as_container(order: Order) -> NoReturn:
     """Behave as a container's shim: signals go to the main process only, and its end ends the rest."""
     become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
@@ -99,14 +110,14 @@ def as_container(order):
     for number in FORWARDED:
         signal.signal(number, lambda got, _frame: os.kill(main, got))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    while True:
+    pid, status = os.waitpid(-1, 0)
+    while pid != main:
         pid, status = os.waitpid(-1, 0)
-        if pid == main:
-            kill_descendants()
-            os._exit(exit_code(status))
+    kill_descendants()
+    os._exit(exit_code(status))
 
 
-def spawn(order, out, err):
+def spawn(order: Order, out: int, err: int) -> int:
     """Fork a runnable in a session of its own, its output going to the two pipes."""
     pid = os.fork()
     if pid:
@@ -128,16 +139,17 @@ def spawn(order, out, err):
 class Output:
     """One pipe of a runnable, written to the task's log as one JSON line per line of output."""
 
-    def __init__(self, order, severity):
+    def __init__(self, order: Order, severity: str) -> None:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         self.log, self.rest = order["log"], b""
         self.mark = {"severity": severity, "runnable": order["runnable"], "attempt": order["attempt"]}
 
-    def fileno(self):
+    def fileno(self) -> int:
+        """What `select` waits on."""
         return self.reader
 
-    def drain(self):
+    def drain(self) -> bool:
         """Take what is there; False at the end of the pipe."""
         while True:
             try:
@@ -145,39 +157,42 @@ class Output:
             except BlockingIOError:
                 return True
             if not data:
-                self.write_lines(final=True)
+                self._write_lines(final=True)
                 return False
             self.rest += data
-            self.write_lines(final=len(self.rest) > 16 * CHUNK)
+            self._write_lines(final=len(self.rest) > 16 * CHUNK)
 
-    def write_lines(self, final=False):
+    def _write_lines(self, final: bool = False) -> None:
         lines = self.rest.split(b"\n")
         self.rest = b"" if final else lines.pop()
         if final and lines and not lines[-1]:
             lines.pop()
         if lines:
-            self.append(b"".join(self.entry(line) for line in lines))
+            self._append(b"".join(self._entry(line) for line in lines))
 
-    def entry(self, line):
+    def _entry(self, line: bytes) -> bytes:
         text = line.decode("utf-8", "replace")
         return (json.dumps(dict(self.mark, time=time.time(), message=text)) + "\n").encode()
 
-    def append(self, data):
+    def _append(self, data: bytes) -> None:
         with contextlib.suppress(OSError):
             log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.write(log, data)
             os.close(log)
 
-    def close(self):
+    def close(self) -> None:
+        """Let go of the pipe."""
         os.close(self.reader)
 
 
 class Init:
     """Process 1 of one VM."""
 
-    def __init__(self, control):
+    def __init__(self, control: socket.socket) -> None:
         self.control, self.pending = control, b""
-        self.runs, self.outputs = {}, []
+        self.runs: dict[int, tuple[Order, list[Output]]] = {}
+        self.outputs: list[Output] = []
+        self.last: list[list[str]] = []
         self.wake_reader, wake_writer = os.pipe()
         for end in (self.wake_reader, wake_writer):
             os.set_blocking(end, False)
@@ -187,29 +202,31 @@ class Init:
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
         become_subreaper()
 
-    def send(self, **event):
+    def _send(self, **event: object) -> None:
         with contextlib.suppress(OSError):
             self.control.sendall(json.dumps(event).encode() + b"\n")
 
-    def loop(self):
+    def loop(self) -> None:
+        """Follow orders until the server is gone or wants the VM ended, then end it."""
         host = os.getppid()
         while os.getppid() == host:
-            ready = select.select([self.control, self.wake_reader, *self.outputs], [], [], 2)[0]
+            waiting: list[Any] = [self.control, self.wake_reader, *self.outputs]
+            ready = select.select(waiting, [], [], 2)[0]
             for output in [item for item in ready if isinstance(item, Output)]:
-                self.read(output)
+                self._read(output)
             if self.wake_reader in ready:
                 os.read(self.wake_reader, CHUNK)
-            self.reap()
-            if self.control in ready and not self.receive():
+            self._reap()
+            if self.control in ready and not self._receive():
                 break
-        self.end()
+        self._end()
 
-    def read(self, output):
+    def _read(self, output: Output) -> None:
         if output in self.outputs and not output.drain():
             self.outputs.remove(output)
             output.close()
 
-    def reap(self):
+    def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -220,10 +237,10 @@ class Init:
             if pid in self.runs:
                 order, pipes = self.runs.pop(pid)
                 for output in pipes:
-                    self.read(output)
-                self.send(event="exited", id=order["id"], code=exit_code(status))
+                    self._read(output)
+                self._send(event="exited", id=order["id"], code=exit_code(status))
 
-    def receive(self):
+    def _receive(self) -> bool:
         """Follow the orders that arrived; False when the server is gone or wants the VM ended."""
         try:
             data = self.control.recv(CHUNK)
@@ -231,62 +248,79 @@ class Init:
             return False
         self.pending += data
         *lines, self.pending = self.pending.split(b"\n")
-        return bool(data) and all(self.follow(json.loads(line)) for line in lines)
+        return bool(data) and all(self._follow(json.loads(line)) for line in lines)
 
-    def follow(self, order):
+    def _follow(self, order: Order) -> bool:
         if order["do"] == "run":
-            self.run(order)
+            self._run(order)
+        elif order["do"] == "at_end":
+            self.last.append(order["argv"])
         elif order["do"] == "signal":
-            self.signal(order)
-        return order["do"] != "destroy"
+            self._signal(order)
+        return bool(order["do"] != "destroy")
 
-    def run(self, order):
+    def _run(self, order: Order) -> None:
         pipes = [Output(order, "INFO"), Output(order, "ERROR")]
         pid = spawn(order, pipes[0].writer, pipes[1].writer)
         for output in pipes:
             os.close(output.writer)
         self.runs[pid] = (order, pipes)
         self.outputs += pipes
-        self.send(event="started", id=order["id"], pid=pid)
+        self._send(event="started", id=order["id"], pid=pid)
 
-    def signal(self, wanted):
+    def _signal(self, wanted: Order) -> None:
         for pid, (order, _) in self.runs.items():
             if wanted["id"] in (None, order["id"]):
                 with contextlib.suppress(OSError):
                     kill = os.kill if order["container"] and wanted["number"] != signal.SIGKILL else os.killpg
                     kill(pid, wanted["number"])
 
-    def end(self):
+    def _end(self) -> None:
         kill_descendants()
+        for argv in self.last:
+            self._finally(argv)
         for output in list(self.outputs):
-            self.read(output)
-        self.send(event="gone")
+            self._read(output)
+        self._send(event="gone")
         os._exit(0)
+
+    def _finally(self, argv: list[str]) -> None:
+        """Run a last command, bounded in time: what an engine holds is not ours to kill."""
+        pid = os.fork()
+        if pid == 0:
+            reset_signals()
+            execute({"argv": argv, "env": dict(os.environ), "cwd": "/"})
+        deadline = time.monotonic() + LAST_SECONDS
+        while time.monotonic() < deadline and os.waitpid(pid, os.WNOHANG) == (0, 0):
+            time.sleep(0.02)
+        kill_descendants()
 
 
 class Host:
     """Boots VMs on request, and cleans up behind inits that were killed."""
 
-    def __init__(self, control):
-        self.control, self.inits = control, set()
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.inits: set[int] = set()
         become_subreaper()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
-    def loop(self):
+    def loop(self) -> None:
+        """Boot VMs until the server is gone, then see to it that nothing is left."""
         server = os.getppid()
         while os.getppid() == server:
-            if select.select([self.control], [], [], 1)[0] and not self.boot():
+            if select.select([self.control], [], [], 1)[0] and not self._boot():
                 break
-            self.reap()
+            self._reap()
         # The inits notice by themselves that the server is gone; wait for them, then make sure.
         deadline = time.monotonic() + 15
         while self.inits and time.monotonic() < deadline:
-            self.reap()
+            self._reap()
             time.sleep(0.02)
         kill_descendants()
 
-    def boot(self):
+    def _boot(self) -> bool:
         message, fds, _, _ = socket.recv_fds(self.control, 1, 1)
         if not message:
             return False
@@ -303,7 +337,7 @@ class Host:
             self.inits.add(pid)
         return True
 
-    def reap(self):
+    def _reap(self) -> None:
         orphaned = False
         while True:
             try:

@@ -107,6 +107,10 @@ class Machine:
         """Send a signal to everything that was started in the VM, as a shutdown does."""
         self.send(do="signal", id=None, number=int(number))
 
+    def at_end(self, argv: list[str]) -> None:
+        """Have the VM's init run a command when the VM ends, however it ends."""
+        self.send(do="at_end", argv=argv)
+
     @property
     def running(self) -> bool:
         """Whether any command has not exited yet."""
@@ -159,13 +163,14 @@ class MachineHost:
 
     async def boot(self) -> Machine:
         """Boot a VM: about two milliseconds."""
-        if not self.alive:
+        if not self.alive or self._control is None:
             self._close()
             self.start()
+        assert self._control is not None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
-            socket.send_fds(self._control, [b"b"], [theirs.fileno()])  # type: ignore[list-item]
+            socket.send_fds(self._control, [b"b"], [theirs.fileno()])
         return await Machine(ours).connect()
 
     def _close(self) -> None:

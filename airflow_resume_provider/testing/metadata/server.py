@@ -64,7 +64,7 @@ class MetadataServer:
 
     async def start(self) -> MetadataServer:
         """Listen on a free port."""
-        self._http = web.Server(self._answer, access_log=None)  # type: ignore[arg-type]
+        self._http = web.Server(self._answer, access_log=None)
         self._server = await asyncio.get_running_loop().create_server(self._http, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self

@@ -1,0 +1,32 @@
+"""Why a job does not start, in the cloud's words, which are what clients look for."""
+
+from __future__ import annotations
+
+from airflow_resume_provider.testing import faults
+from airflow_resume_provider.testing.batch.records import JobRecord
+
+_MEETS_ERROR = "VM in Managed Instance Group meets error: Batch Error: code - {code}, description - "
+_LATEST = "error count is 1, latest message example: Instance '{uid}-group0-0' creation failed: "
+
+
+def quota(fault: faults.Quota, record: JobRecord, *, scheduled: bool) -> str:
+    """A quota holds the job up: found by Batch while QUEUED, by Compute Engine while SCHEDULED."""
+    if scheduled:
+        text = _MEETS_ERROR.format(code="CODE_GCE_QUOTA_EXCEEDED") + _LATEST.format(uid=record.uid)
+        limit = f"Limit: {fault.limit:.1f} in region {record.location}"
+        return f"{text}Quota '{fault.metric}' exceeded.  {limit}"
+    return (
+        f"Quota checking process decides to delay scheduling for the job {record.uid} due to inadequate "
+        f"quotas [Quota: {fault.metric}, limit: {fault.limit:g}, usage: {fault.usage:g}, "
+        f"wanted: {fault.wanted:g}.]."
+    )
+
+
+def stock_out(record: JobRecord, zone: str) -> str:
+    """No zone has VMs."""
+    project = record.name.split("/")[1]
+    text = _MEETS_ERROR.format(code="CODE_GCE_ZONE_RESOURCE_POOL_EXHAUSTED") + _LATEST.format(uid=record.uid)
+    return (
+        f"{text}The zone 'projects/{project}/zones/{zone}' does not have enough resources available to "
+        "fulfill the request.  '(resource type:compute)'."
+    )
