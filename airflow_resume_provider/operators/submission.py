@@ -182,6 +182,8 @@ class Submitter:
             map_index=key.map_index,
             job_name=intent.job_name,
             token=self.training.token(course.training_id, intent.attempt),
+            gcp_conn_id=self.training.hook.gcp_conn_id,
+            impersonation_chain=self.training.hook.impersonation_chain,
         )
         course = replace(course, ledger=course.ledger.with_entry(_pending(intent)))
         self.publisher.standing(course, reference, intent.offered)

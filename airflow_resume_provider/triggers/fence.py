@@ -8,7 +8,7 @@ and the hold that `execute` published: who holds which job.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -36,10 +36,13 @@ class Hold:
     map_index: int
     job_name: str
     token: str
+    gcp_conn_id: str = "google_cloud_default"
+    impersonation_chain: str | Sequence[str] | None = None
 
-    def to_xcom(self) -> dict[str, str]:
-        """Return what `execute` publishes."""
-        return {"token": self.token, "job_name": self.job_name}
+    def to_xcom(self) -> dict[str, Any]:
+        """Return what `execute` publishes: enough to find the job and to cancel it."""
+        names = ("token", "job_name", "gcp_conn_id", "impersonation_chain")
+        return {name: getattr(self, name) for name in names}
 
 
 def rule(

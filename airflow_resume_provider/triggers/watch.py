@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 async def watch(trigger: TrainAttemptTrigger) -> AttemptEvent:
     """Return the event about the attempt, however long that takes."""
+    await loaded()
     shared = _shared(trigger)
     subscription = shared.subscribe(
         Subscription(
@@ -35,6 +38,13 @@ async def watch(trigger: TrainAttemptTrigger) -> AttemptEvent:
     finally:
         shared.unsubscribe(subscription)
         await stall.stop()
+
+
+async def loaded() -> None:
+    """Import the client library in a thread: that takes a second, which the loop must not stand still for."""
+    if "google.cloud.batch_v1" not in sys.modules:
+        await asyncio.to_thread(import_module, "airflow_resume_provider.hooks.batch")
+        await asyncio.to_thread(import_module, "google.cloud.batch_v1")
 
 
 def _shared(trigger: TrainAttemptTrigger) -> JobWatcher:

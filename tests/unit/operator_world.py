@@ -49,6 +49,8 @@ class FakeBatch:
     cancelled: list[str] = field(default_factory=list)
     refuse: Exception | None = None
     crash_after_create: bool = False
+    gcp_conn_id: str = "google_cloud_default"
+    impersonation_chain: str | None = None
     endpoint: Endpoint = field(default_factory=lambda: Endpoint("127.0.0.1:1", insecure=True))
 
     def submit(self, job: Any, parent: str, job_id: str) -> tuple[Any, bool]:
