@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from html import escape
 from pathlib import Path
@@ -15,8 +16,9 @@ HERE = Path(__file__).parent
 
 
 def write(story: Story, folder: Path) -> Path:
-    """Write the page and the picture for a README into `folder` and return the page."""
+    """Write the page, the picture for a README and the bare facts into `folder`; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "story.json").write_text(json.dumps(dataclasses.asdict(story), indent=1))
     (folder / "training.svg").write_text(picture(story))
     page = folder / "report.html"
     page.write_text(html(story))
