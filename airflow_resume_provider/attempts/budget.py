@@ -34,7 +34,7 @@ class Budgets:
         _at_least("max_preemptions", self.preemptions, 0)
         _at_least("max_infrastructure_failures", self.infrastructure, 0)
         _at_least("max_attempts_without_progress", self.without_progress, 1)
-        _at_least("quick_death_seconds", self.quick_death, 0)
+        _at_least("quick_death_seconds", self.quick_death, 0, float)
         if self.without_progress is not None and self.without_progress > KEPT:
             raise InvalidInput(
                 f"max_attempts_without_progress is {self.without_progress}.",
@@ -44,13 +44,17 @@ class Budgets:
             )
 
 
-def _at_least(parameter: str, value: float | None, minimum: float) -> None:
+def _at_least(
+    parameter: str, value: float | None, minimum: float, kind: type[int] | type[float] = int
+) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < minimum:
+    kinds = (int, float) if kind is float else (int,)
+    if isinstance(value, bool) or not isinstance(value, kinds) or value < minimum:
         raise InvalidInput(
             f"{parameter} is {value!r}.",
-            can=f"Give a number of at least {minimum}, or None for no limit.",
+            can=f"Give {'a number' if kind is float else 'a whole number'} of at least {minimum},"
+            " or None for no limit.",
             parameter=parameter,
             value=value,
         )
