@@ -108,64 +108,161 @@ def world(tmp_path_factory):
                 input("press enter")
 
 
+# Nobody has to act on these while they run, so they all run at once.
+BY_THEMSELVES = (
+    "plain",
+    "task_killed",
+    "supervisor_killed",
+    "four_preemptions",
+    "one_error",
+    "two_errors",
+    "stocked_out",
+    "mapped",
+    "retried_preemption",
+)
+
+
+@pytest.fixture(scope="module")
+def by_themselves(world):
+    """Runs that were started together."""
+    airflow, stack = world
+    for dag_id in BY_THEMSELVES:
+        airflow.client.wait_for_dag(dag_id)
+    return {d: Case(airflow, stack, d, airflow.client.trigger(d)) for d in BY_THEMSELVES}
+
+
 @pytest.fixture
 def start(world):
-    """Trigger a DAG."""
+    """Trigger a DAG and wait until its first job runs and its task is in `state`."""
     airflow, stack = world
 
-    def started(dag_id: str) -> Case:
+    def started(dag_id: str, state: str = "deferred") -> Case:
         airflow.client.wait_for_dag(dag_id)
-        return Case(airflow, stack, dag_id, airflow.client.trigger(dag_id))
+        case = Case(airflow, stack, dag_id, airflow.client.trigger(dag_id))
+        case.wait_for_jobs(1)
+        case.wait_for(state)
+        return case
 
     return started
 
 
-def test_nothing_goes_wrong(start):
-    """An undisturbed training takes one job and one try."""
-    case = start("plain")
+def test_nothing_goes_wrong(by_themselves):
+    """An undisturbed training takes one job and one try, and tells its asset what it made."""
+    case = by_themselves["plain"]
     published = case.finished(jobs=1, tries=1)
     assert published["return_value"]["preemptions"] == 0
+    events = case.airflow.client.request("GET", "assets/events?limit=100")["asset_events"]
+    extra = next(event["extra"] for event in events if event["source_dag_id"] == "plain")
+    assert extra["checkpoint"]["uri"] == published["checkpoint_uri"]
 
 
-def test_task_process_killed_after_submitting(start):
+def test_task_process_killed_after_submitting(by_themselves):
     """kill -9 between submit and persist: the retry adopts the job, there is no second one."""
-    start("task_killed").finished(jobs=1, tries=2)
+    by_themselves["task_killed"].finished(jobs=1, tries=2)
 
 
-def test_four_preemptions_with_one_retry(start):
+def test_supervisor_killed_after_submitting(by_themselves):
+    """kill -9 of the supervisor: the orphan goes on, and still there is one job only."""
+    by_themselves["supervisor_killed"].finished(jobs=1, tries=2)
+
+
+def test_four_preemptions_with_one_retry(by_themselves):
     """Four preemptions do not eat the one retry."""
-    published = start("four_preemptions").finished(jobs=5, tries=1)
+    published = by_themselves["four_preemptions"].finished(jobs=5, tries=1)
     assert published["return_value"]["preemptions"] == 4
     assert [entry["verdict"] for entry in published["attempts"]] == ["preempted"] * 4 + ["succeeded"]
 
 
-def test_two_errors_with_one_retry(start):
+def test_one_error_with_one_retry(by_themselves):
+    """An error of the training's own takes the retry, which resumes."""
+    published = by_themselves["one_error"].finished(jobs=2, tries=2)
+    assert published["resumed_from"]
+
+
+def test_two_errors_with_one_retry(by_themselves):
     """Two errors of the training's own use up one retry, and the task fails."""
-    case = start("two_errors")
+    case = by_themselves["two_errors"]
     assert case.wait_for("failed")["try_number"] == 2
     assert len(case.jobs) == 2
     assert not case.alive
 
 
-def test_marking_failed_while_deferred_cancels_the_job(start):
-    """A person marks the deferred task as failed: its job is cancelled."""
-    case = start("marked_failed")
-    case.wait_for_jobs(1)
-    case.wait_for("deferred")
-    case.airflow.client.mark(case.dag_id, case.run_id, "train", "failed")
+def test_stock_out_moves_to_the_next_rung(by_themselves):
+    """No Spot VM in one zone: the next rung's job runs in another region, on demand."""
+    case = by_themselves["stocked_out"]
+    published = case.finished(jobs=2, tries=1)
+    assert [entry["verdict"] for entry in published["attempts"]] == ["stocked_out", "succeeded"]
+    assert "/locations/us-east1/" in published["job_name"]
+    assert case.jobs[0].state == "CANCELLED"
+
+
+def test_mapped_over_three_with_one_preempted(by_themselves):
+    """Each index has its own lineage; one preemption among three costs one more job."""
+    case = by_themselves["mapped"]
+    published = [case.finished(jobs=4, tries=1, map_index=i) for i in range(3)] if _all_done(case) else []
+    assert [p["return_value"]["preemptions"] for p in published] == [0, 1, 0]
+    assert len({p["checkpoint_uri"] for p in published}) == 3
+
+
+def _all_done(case: Case) -> bool:
+    return all(case.wait_for("success", "failed", map_index=i)["state"] == "success" for i in range(3))
+
+
+def test_preemption_handed_to_airflow_is_retried_at_once(by_themselves):
+    """on_preemption="retry": the try is visible, and it does not wait for retry_delay."""
+    by_themselves["retried_preemption"].finished(jobs=2, tries=2)
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_while_deferred_cancels_the_job(start, state):
+    """A person marks the deferred task, even before its trigger has begun: its job is cancelled."""
+    case = start(f"marked_{state}")
+    case.airflow.client.mark(case.dag_id, case.run_id, "train", state)
+    case.wait_for_jobs(1, "CANCELLED")
+    assert len(case.jobs) == 1
+
+
+def test_failing_the_run_cancels_the_job(start):
+    """A person fails the whole run: its job is cancelled."""
+    case = start("run_failed")
+    case.airflow.client.set_run_state(case.dag_id, case.run_id, "failed")
     case.wait_for_jobs(1, "CANCELLED")
 
 
-def test_clearing_while_deferred_replaces_the_job(start):
-    """A person clears the deferred task: the old job ends, the new one resumes."""
-    case = start("cleared_deferred")
-    case.wait_for_jobs(1)
-    case.wait_for("deferred")
-    until("a commit", lambda: case.stack.status() and _committed(case), timeout=60)
+def test_marking_failed_while_running_cancels_the_job(start):
+    """A person marks the running task of the synchronous mode: its job is cancelled."""
+    case = start("failed_running", "running")
+    case.airflow.client.mark(case.dag_id, case.run_id, "train", "failed")
+    case.wait_for_jobs(1, "CANCELLED")
+    assert len(case.jobs) == 1
+
+
+@pytest.mark.parametrize("state", ["deferred", "running"])
+def test_clearing_replaces_the_job(start, state):
+    """A person clears the task: the old job ends, the new one resumes, and one of them is paid for."""
+    case = start(f"cleared_{state}", state)
+    until("a commit", lambda: _committed(case), timeout=60)
     case.airflow.client.clear(case.dag_id, case.run_id, ["train"])
     published = case.finished(jobs=2, tries=2)
     assert published["attempts"][0]["verdict"] == "cancelled"
     assert published["resumed_from"]
+
+
+def test_clearing_a_failed_task_resumes(start):
+    """After the training's own error a person clears the failed task: it goes on from its checkpoint."""
+    case = start("retried_by_hand")
+    assert case.wait_for("failed")["try_number"] == 1
+    case.airflow.client.clear(case.dag_id, case.run_id, ["train"])
+    until("the next try", lambda: len(case.jobs) == 2, timeout=90)
+    assert case.finished(jobs=2, tries=2)["resumed_from"]
+
+
+def test_triggerer_killed(start):
+    """kill -9 of the triggerer: the job is left alone, and its end is seen after the restart."""
+    case = start("triggerer_killed")
+    case.airflow.kill("triggerer")
+    case.airflow.start_component("triggerer")
+    case.finished(jobs=1, tries=1)
 
 
 def _committed(case: Case) -> bool:
