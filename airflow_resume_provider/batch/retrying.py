@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 API_BUDGET = 300.0  # seconds that one call may be repeated in
 CALL_TIMEOUT = 60.0  # seconds that one request may take
-_PASSING = {408, 409, 429, 499, 500, 502, 503, 504}
+_PASSING = {408, 429, 499, 500, 502, 503, 504}
 
 
 def passing(error: BaseException) -> bool:
@@ -20,8 +20,8 @@ def passing(error: BaseException) -> bool:
     from google.api_core import exceptions
     from google.auth.exceptions import TransportError
 
-    if isinstance(error, exceptions.AlreadyExists):
-        return False
+    if isinstance(error, exceptions.Aborted):
+        return True
     if isinstance(error, exceptions.GoogleAPICallError):
         return int(error.code or 500) in _PASSING
     kinds = (exceptions.RetryError, TransportError, ConnectionError, TimeoutError)

@@ -69,7 +69,7 @@ class ResumableBatchHook(GoogleBaseHook):
         :return: the job, and whether it was adopted.
         :raises JobNotOurs: the name is taken by somebody else's job.
         """
-        from google.api_core.exceptions import AlreadyExists
+        from google.api_core.exceptions import Conflict
 
         name = f"{parent}/jobs/{job_id}"
         request = {
@@ -79,19 +79,20 @@ class ResumableBatchHook(GoogleBaseHook):
             "request_id": identity.request_id(name),
         }
         try:
-            return self._call("create_job", request), False
-        except AlreadyExists:
-            return self._adopted(name, job), True
+            return self._ours(self._call("create_job", request), job), False
+        except Conflict:  # over REST, AlreadyExists is no more than that
+            return self._ours(self._call("get_job", {"name": name}), job), True
 
-    def _adopted(self, name: str, wanted: Job) -> Job:
-        found = self._call("get_job", {"name": name})
+    def _ours(self, found: Job, wanted: Job) -> Job:
+        """Return what was found under the name, when it is the same attempt of the same training."""
         for label in ("resume_training", "resume_attempt"):
-            if found.labels.get(label) != wanted.labels.get(label):
+            # A server that returns no labels is believed: the name holds a digest of the training.
+            if found.labels.get(label, wanted.labels[label]) != wanted.labels[label]:
                 raise JobNotOurs(
-                    f"{name} exists and is not an attempt of this training.",
+                    f"{found.name} exists and is not an attempt of this training.",
                     did="Nothing was submitted.",
                     can="Delete that job, or change the dag_id, the task_id or the checkpoint root.",
-                    job_name=name,
+                    job_name=str(found.name),
                 )
         return found
 
