@@ -198,7 +198,11 @@ class Pipeline:
         target = self._state.pins / f"{time.time_ns()}-{next(self._numbers)}"
         try:
             pin = pin_files(
-                source, {*found.files, *carried}, target, appended=carried | found.appended, copy=self._copy
+                source,
+                {*found.files, *carried},
+                target,
+                appended=carried | found.appended,
+                copy=self._copy or found.in_place,
             )
         except (Changed, OSError) as error:
             log.warning("step %d could not be held: %s", found.step, error)

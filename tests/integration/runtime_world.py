@@ -75,7 +75,7 @@ class Running:
     def said(self) -> list[dict[str, Any]]:
         """What the training said, one JSON object per whole line."""
         lines = self._out.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return [json.loads(line) for line in lines if line.startswith('{"')]
 
     def heard(self, word: str) -> Any:
         """Return the last value that the training said for `word`, or None."""

@@ -1,4 +1,8 @@
-"""Keras BackupAndRestore: weights written in place, then `training_metadata.json`."""
+"""Keras BackupAndRestore: weights written in place, then `training_metadata.json`.
+
+While the weights are written they are newer than the metadata; when the metadata is the newer one
+and both are whole, they are of one save. The step is the number of epochs that are complete.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +49,6 @@ def _complete(directory: Path, path: str) -> Found | None:
             return None  # new weights with the metadata of the save before
     except OSError:
         return None
-    return Found(path, _step(said), files, settled=False)
-
-
-def _step(said: dict[str, object]) -> int:
-    epoch, batch = said.get("epoch"), said.get("batch")
-    if isinstance(batch, int) and batch > 0:
-        return batch
-    return epoch if isinstance(epoch, int) else 0
+    epoch = said.get("epoch")
+    step = epoch if isinstance(epoch, int) else 0
+    return Found(path, step, files, in_place=True, metrics={"batch": said.get("batch")})

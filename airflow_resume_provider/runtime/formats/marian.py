@@ -78,4 +78,6 @@ def _complete(directory: Path, path: str) -> Found | None:
     progress = (directory / prefix / "model.npz.progress.yml").read_text(errors="replace")
     batches = _BATCHES.search(progress)
     logs = frozenset(f"{prefix}{name}" for name in names if name in _LOGS or name.endswith(".log"))
-    return Found(path, int(batches[1]), files, settled=False, appended=logs) if batches else None
+    return (
+        Found(path, int(batches[1]), files, settled=False, in_place=True, appended=logs) if batches else None
+    )
