@@ -69,8 +69,12 @@ class GcsStore:
 
     def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield `length` bytes from `start` on; raises `Transient` when asking again may help."""
+        key, end = self._key(name), start + length
         try:
-            result = obstore.get(self._reader, self._key(name), options={"range": (start, start + length)})
+            if length <= self.options.chunk_bytes:
+                yield memoryview(obstore.get_range(self._reader, key, start=start, end=end))
+                return
+            result = obstore.get(self._reader, key, options={"range": (start, end)})
             for chunk in result.stream(min_chunk_size=self.options.chunk_bytes):
                 yield memoryview(chunk)
         except _FAILURES as error:

@@ -32,6 +32,19 @@ class Patience:
 
     def run(self, what: str, uri: str, call: Callable[[], T]) -> T:
         """Return `call()`'s result; raises `StoreUnavailable` when it stays transient to the end."""
+        try:
+            return call()  # the common case, without the cost of getting ready to try again
+        except Transient as error:
+            return self._run_again(what, uri, call, error)
+
+    def _run_again(self, what: str, uri: str, call: Callable[[], T], first: Transient) -> T:
+        failed = [first]
+
+        def again() -> T:
+            if failed:
+                raise failed.pop()
+            return call()
+
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
             wait=tenacity.wait_random_exponential(multiplier=self._first, max=self._longest),
@@ -40,7 +53,7 @@ class Patience:
             reraise=True,
         )
         try:
-            return retrying(call)
+            return retrying(again)
         except Transient as error:
             raise self._give_up(what, uri, error) from error
 
