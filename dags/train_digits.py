@@ -17,7 +17,7 @@ from airflow_resume_provider.operators.train import ResumableTrainOperator
 # Where the trainer lies: in its image, or in a checkout when jobs run as local processes.
 TRAINER = os.environ.get("RESUME_EXAMPLE_TRAINER", "/opt/trainer/train.py")
 # About a minute at 600 steps, slow enough to watch.
-STEPS = int(os.environ.get("RESUME_EXAMPLE_STEPS", "600"))
+STEPS = os.environ.get("RESUME_EXAMPLE_STEPS", "600")
 STEP_SECONDS = os.environ.get("RESUME_EXAMPLE_STEP_SECONDS", "0.1")
 
 
@@ -29,7 +29,16 @@ def train_digits() -> None:
         project_id="{{ var.value.get('resume_project', 'local-project') }}",
         region="{{ var.value.get('resume_region', 'us-central1') }}",
         image="{{ var.value.get('resume_image', 'trainer:latest') }}",
-        command=["python", TRAINER, "--steps", str(STEPS), "--save-every", "50", "--step-seconds", STEP_SECONDS],
+        command=[
+            "python",
+            TRAINER,
+            "--steps",
+            str(STEPS),
+            "--save-every",
+            "50",
+            "--step-seconds",
+            STEP_SECONDS,
+        ],
         checkpoint_root="{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
         machine_type="e2-standard-4",
         provisioning_model="SPOT",
@@ -46,4 +55,4 @@ def train_digits() -> None:
     report(train.output)
 
 
-train_digits()
+dag_object = train_digits()
