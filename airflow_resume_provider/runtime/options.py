@@ -106,13 +106,13 @@ def _seconds(text: str) -> float:
     return number
 
 
-def signal_number(text: str) -> int:
+def signal_number(text: str) -> signal.Signals:
     """Read `TERM`, `SIGTERM` or `15`."""
     if text.isdigit():
-        return int(signal.Signals(int(text)))
+        return signal.Signals(int(text))
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
     try:
-        return int(signal.Signals[name])
+        return signal.Signals[name]
     except KeyError:
         raise argparse.ArgumentTypeError(f"{text!r} is no signal") from None
 

@@ -24,6 +24,8 @@ import itertools
 import json
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +35,7 @@ from typing import Any
 from airflow_resume_provider.runtime import env
 from airflow_resume_provider.runtime.formats.evidence import read_json
 from airflow_resume_provider.runtime.formats.names import files_below
+from airflow_resume_provider.runtime.options import signal_number
 from airflow_resume_provider.runtime.pin import pin_files
 from airflow_resume_provider.runtime.state import State, write_whole
 
@@ -80,6 +83,7 @@ class Training:
         self.id = environ.get(env.TRAINING_ID, "")
         self._notice = Path(environ[env.NOTICE_FILE]) if environ.get(env.NOTICE_FILE) else None
         self._numbers = itertools.count()
+        self._told = False
 
     def __repr__(self) -> str:
         return f"Training(id={self.id!r}, attempt={self.attempt}, directory={str(self.directory)!r})"
@@ -102,7 +106,7 @@ class Training:
     @property
     def should_stop(self) -> bool:
         """Whether a preemption notice came: save, commit and leave. Costs one look at a path."""
-        return self._notice is not None and self._notice.exists()
+        return self._told or (self._notice is not None and self._notice.exists())
 
     @property
     def deadline(self) -> float | None:
@@ -158,6 +162,18 @@ class Training:
         if self.managed and self._state is not None:
             write_whole(self._state.metrics, json.dumps({**self._state.read_metrics(), **metrics}))
 
+    def heed(self, number: signal.Signals) -> None:
+        """Let the stop signal mean `should_stop` in this process, unless the script handles it itself."""
+        if not self.managed or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, self._tell)
+            # A forked helper, such as a data loader's worker, must die of it as before.
+            os.register_at_fork(after_in_child=lambda: _reset(number))
+
+    def _tell(self, _number: int, _frame: object) -> None:
+        self._told = True
+
     def _hold(self, directory: Path, name: str) -> dict[str, Any]:
         assert self._state is not None
         inside = directory.absolute().is_relative_to(self.directory.absolute())
@@ -178,6 +194,16 @@ class Training:
         return said.get("reference") if isinstance(said, dict) else None
 
 
+def _reset(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_DFL)
+
+
 def current() -> Training:
-    """Return this process's training."""
-    return Training()
+    """Return this process's training.
+
+    In the main thread, and where the script has no handler of its own, the stop signal
+    (SIGTERM, or what the author chose) then no longer ends the process but sets `should_stop`.
+    """
+    training = Training()
+    training.heed(signal_number(os.environ.get(env.STOP_SIGNAL) or "TERM"))
+    return training
