@@ -1,6 +1,6 @@
 """Throughput of the object store, with plain sockets so that the client is not what is measured.
 
-    python tests/benchmarks/gcs_server.py [--root /dev/shm/somewhere]
+python tests/benchmarks/gcs_server.py [--root /dev/shm/somewhere]
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _small(port: int, streams: int, count: int, head: str, body: memoryview | No
 def main() -> None:
     """Start a server on a memory disk and print what it does."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--root", default="/dev/shm")  # noqa: S108
+    parser.add_argument("--root", default="/dev/shm")
     root = Path(tempfile.mkdtemp(dir=parser.parse_args().root, prefix="gcs-bench-"))
     server = subprocess.Popen(
         [sys.executable, "-m", "airflow_resume_provider.testing.gcs", str(root), "--bucket", "bench"],

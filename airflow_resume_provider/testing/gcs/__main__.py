@@ -24,9 +24,7 @@ async def serve(root: Path, port: int, buckets: list[str], durable: bool) -> Non
 
 def main() -> None:
     """Parse the command line and serve."""
-    parser = argparse.ArgumentParser(
-        description=__doc__
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path, help="directory of the buckets")
     parser.add_argument("--port", type=int, default=0, help="port; a free one by default")
     parser.add_argument("--bucket", action="append", default=[], help="create this bucket; repeatable")

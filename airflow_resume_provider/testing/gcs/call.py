@@ -69,6 +69,10 @@ class Call:
             request=request,
         )
 
+    def flag(self, name: str) -> bool:
+        """Whether a boolean parameter is set; google-cloud-storage writes "True"."""
+        return self.query.get(name, "").lower() == "true"
+
     @property
     def length(self) -> int | None:
         """The body's length, where the client says it."""
@@ -79,7 +83,9 @@ class Call:
         if self.request is None:
             yield self._body
             return
-        async for chunk, _ in self.request.content.iter_chunks():  # as received, without joining them
+        content = self.request.content
+        while not content.at_eof():
+            chunk, _ = await content.readchunk()  # as received, without joining chunks
             if chunk:
                 yield chunk
 

@@ -43,12 +43,12 @@ async def list_all(call: Call) -> web.Response:
         delimiter=query.get("delimiter", ""),
         start=query.get("startOffset", ""),
         end=query.get("endOffset", ""),
-        trailing_delimiter=query.get("includeTrailingDelimiter") == "true",
+        trailing_delimiter=call.flag("includeTrailingDelimiter"),
         glob=query.get("matchGlob", ""),
         limit=page_size(call),
         token=query.get("pageToken", ""),
     )
-    page = call.store.list(call.parts[1], wanted, versions=query.get("versions") == "true")
+    page = call.store.list(call.parts[1], wanted, versions=call.flag("versions"))
     return respond(call, _page_resource(call, page))
 
 

@@ -58,7 +58,9 @@ def _first(query: Query) -> _Position:
     if query.token:
         return _parse(query.token)
     position = _Position(max(query.prefix, query.start), -1)
-    if query.start_after >= position.name and query.start_after:
+    if query.start_after and query.start_after >= position.name:
+        if _common(query.start_after, query) == query.start_after:  # a prefix: all below it was listed
+            return _Position(after(query.start_after) or chr(0x10FFFF), -1)
         position = _Position(query.start_after, _NEWER_THAN_ALL)
     return position
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .refusals import invalid, no_object, not_modified, precondition_failed
 from .versions import Version
 
+_NAMES = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
+
 
 def integer(text: str | None, name: str) -> int | None:
     """Parse an optional integer parameter, or refuse it by name."""
@@ -36,8 +38,10 @@ class Preconditions:
         """Read `ifGenerationMatch` and its like (`ifSourceGenerationMatch` with prefix "ifSource")."""
         if not query:
             return NOTHING
-        names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
-        return cls(*(integer(query.get(prefix + name), prefix + name) for name in names))
+        values = [integer(query.get(prefix + name), prefix + name) for name in _NAMES]
+        if values[3] is None:  # google-cloud-storage spells it so when it uploads
+            values[3] = integer(query.get(f"{prefix}MetaGenerationNotMatch"), "ifMetagenerationNotMatch")
+        return cls(*values)
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str], prefix: str = "x-goog-if-") -> Preconditions:

@@ -26,7 +26,6 @@ from .versions import Segments, Version
 
 QUANTUM = 256 * 1024
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(?:(\d+)|\*)")
-_KEPT = ("ifGenerationMatch", "ifGenerationNotMatch", "ifMetagenerationMatch", "ifMetagenerationNotMatch")
 
 
 async def begin(call: Call) -> web.Response:
@@ -49,7 +48,7 @@ def open_session(call: Call, bucket: str, name: str, given: dict[str, Any], loca
     Expected.of(given.get("crc32c"), given.get("md5Hash"))
     state = {
         "settings": object_settings(given),
-        "conditions": {key: call.query[key] for key in _KEPT if key in call.query},
+        "conditions": {key: text for key, text in call.query.items() if key.startswith("if")},
         "crc32c": given.get("crc32c"),
         "md5Hash": given.get("md5Hash"),
         "total": _total(call.headers.get("X-Upload-Content-Length")),

@@ -53,9 +53,8 @@ class Running:
     def obstore(self, bucket: str, **config: Any) -> GCSStore:
         return GCSStore(
             bucket,
-            config={"base_url": self.endpoint},
+            config={"base_url": self.endpoint, "bearer_token": "any"},
             client_options={"allow_http": True},
-            credential_provider=lambda: {"token": "anonymous", "expires_at": None},
             **config,
         )
 
