@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_resume_provider.checkpoints import checksum, names
 from airflow_resume_provider.checkpoints.claims import Busy, Claim, claim_next, is_alive, release
-from airflow_resume_provider.checkpoints.manifest import Manifest
+from airflow_resume_provider.checkpoints.manifest import FileEntry, Manifest
 from airflow_resume_provider.checkpoints.progress import Meter, Watcher
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.sources import Tree
 from airflow_resume_provider.checkpoints.store import Store
-from airflow_resume_provider.checkpoints.upload import Upload
+from airflow_resume_provider.checkpoints.upload import Upload, changed
 from airflow_resume_provider.checkpoints.view import LineageView, incomplete, read_manifest, reference_of
 from airflow_resume_provider.errors import (
     AlreadyExists,
@@ -54,8 +55,19 @@ class Commit:
         names.positive(self.attempt, "attempt")
         names.positive(self.step, "step", least=0)
         names.positive(self.world_size, "world_size")
+        # A diverged loss is no reason to lose a checkpoint, but NaN is no JSON.
+        object.__setattr__(self, "metrics", _finite(self.metrics))
         for name in ("metrics", "metadata"):
             _check_json(name, getattr(self, name))
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with null in place of numbers that JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _check_json(name: str, value: Any) -> None:
@@ -65,6 +77,16 @@ def _check_json(name: str, value: Any) -> None:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name} must be a JSON object: {error}.", parameter=name, value=value) from error
+
+
+class Others(Protocol):
+    """Further writers whose files belong to the same checkpoint."""
+
+    def announce(self, prefix: str, step: int, paths: Sequence[str]) -> None:
+        """Tell them where to put their files, and which paths are taken."""
+
+    def collect(self, prefix: str) -> Sequence[FileEntry]:
+        """Wait for all of them and return what they have put there; raises `UploadFailed`."""
 
 
 class Committer:
@@ -81,6 +103,7 @@ class Committer:
         *,
         progress: Watcher | None = None,
         should_stop: Callable[[], bool] | None = None,
+        others: Others | None = None,
     ) -> Reference:
         """Commit `tree` and return its reference; the same contents at the same step are one commit."""
         check_superseded(self._store, what.attempt)
@@ -92,7 +115,7 @@ class Committer:
         except Busy as busy:
             return self._await(busy, tree, what)
         try:
-            return self._write(claim, tree, what, progress, should_stop)
+            return self._write(claim, tree, what, progress, should_stop, others)
         finally:
             release(self._store, claim)
 
@@ -103,9 +126,18 @@ class Committer:
         what: Commit,
         progress: Watcher | None,
         should_stop: Callable[[], bool] | None,
+        others: Others | None,
     ) -> Reference:
         meter = Meter(tree.total_bytes, len(tree.files), progress)
+        if others:
+            others.announce(claim.prefix, what.step, [source.path for source in tree.files])
         entries = Upload(self._store, claim.prefix, meter, should_stop).run(tree.files)
+        if others:
+            entries = (*entries, *others.collect(claim.prefix))
+        # A file that was sent early may have been written to while the others were on their way.
+        for source in tree.files:
+            if not source.unchanged():
+                raise changed(source)
         manifest = Manifest(
             training_id=self._training_id,
             attempt=claim.attempt,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from airflow_resume_provider.checkpoints import names
-from airflow_resume_provider.checkpoints.commit import Commit, Committer, check_superseded
+from airflow_resume_provider.checkpoints.commit import Commit, Committer, Others, check_superseded
 from airflow_resume_provider.checkpoints.history import History, read_history, read_record
 from airflow_resume_provider.checkpoints.manifest import Manifest
 from airflow_resume_provider.checkpoints.no_progress import DEATHS_TO_GIVE_UP, Verdict, judge
@@ -89,6 +89,11 @@ class Lineage:
     def tune(self, **options: Any) -> None:
         """Change how hard transfers work from now on: `StoreOptions` by name, also for one under way."""
         self._store.options = replace(self._store.options, **options)
+
+    @property
+    def store(self) -> Store:
+        """The store, rooted at the lineage."""
+        return self._store
 
     def training(self) -> TrainingRecord | None:
         """Return who this lineage belongs to, or `None` when nobody has said so."""
@@ -206,9 +211,11 @@ class Lineage:
         spec_digest: str = "",
         progress: Watcher | None = None,
         should_stop: Callable[[], bool] | None = None,
+        others: Others | None = None,
     ) -> Reference:
         """Commit a directory, or some `files` of it, as the attempt's next checkpoint.
 
+        `others` are further writers, such as other nodes, whose files belong to it.
         Committing the same contents at the same step again returns the first
         reference. Raises `Superseded`, `CommitConflict`, `UploadFailed` or a
         `StoreError`; then nothing was committed.
@@ -226,7 +233,7 @@ class Lineage:
         tree = scan(directory, files)
         if self._committer is None:
             self._committer = Committer(self._store, self.ensure_training().training_id)
-        return self._committer.commit(tree, what, progress=progress, should_stop=should_stop)
+        return self._committer.commit(tree, what, progress=progress, should_stop=should_stop, others=others)
 
     def prune(
         self,

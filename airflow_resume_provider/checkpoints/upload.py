@@ -64,19 +64,19 @@ class Upload:
                         self._meter.add(len(piece))
                         yield piece
             except OSError as error:
-                raise _changed(source) from error
+                raise changed(source) from error
             finally:
                 # A try that did not end well is counted out again.
                 if sent < source.size:
                     self._meter.add(-sent)
             if sent < source.size:
-                raise _changed(source)
+                raise changed(source)
 
         stored_as = _RESERVED.get(source.path, "")
         self._check_stop()
         self._store.upload(f"{self._prefix}/{stored_as or source.path}", source.size, pieces)
         if not source.unchanged():
-            raise _changed(source)
+            raise changed(source)
         self._meter.add(0, 1)
         return FileEntry(path=source.path, size=source.size, crc32c=checksum.encode(crc), stored_as=stored_as)
 
@@ -87,7 +87,8 @@ class Upload:
             )
 
 
-def _changed(source: Source) -> UploadFailed:
+def changed(source: Source) -> UploadFailed:
+    """Return the error of a file that did not stay as it was."""
     return UploadFailed(
         f"{source.file} changed while it was being committed.",
         did="Nothing was committed.",
