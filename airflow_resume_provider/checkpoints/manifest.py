@@ -109,6 +109,7 @@ class Manifest:
         if data.get("abandoned"):
             raise Abandoned("The commit was abandoned, and another writer took its place.", uri="")
         place = names.split_checkpoint(uri) or ("", -1, -1)
+        files, directories = _split(_typed(data, "files", list), _typed(data, "directories", list, []))
         known = {f.name for f in fields(cls)} - {"extra"}
         return cls(
             schema=data["schema"],
@@ -116,11 +117,11 @@ class Manifest:
             attempt=_placed(data, "attempt", place[1]),
             index=_placed(data, "index", place[2]),
             step=_typed(data, "step", int),
-            files=tuple(_entry(item) for item in _typed(data, "files", list)),
+            files=files,
             created=_typed(data, "created", str, ""),
             format=_typed(data, "format", str, "directory"),
             world_size=_typed(data, "world_size", int, 1),
-            directories=tuple(str(item) for item in _typed(data, "directories", list, [])),
+            directories=directories,
             total_bytes=_typed(data, "total_bytes", int, -1),
             metrics=_typed(data, "metrics", dict, {}),
             metadata=_typed(data, "metadata", dict, {}),
@@ -176,6 +177,16 @@ def _placed(data: Mapping[str, Any], name: str, place: int) -> int:
             f"The manifest says {name} {value}, but lies at {place}: it is a copy of another one."
         )
     return value
+
+
+def _split(items: list[Any], directories: list[Any]) -> tuple[tuple[FileEntry, ...], tuple[str, ...]]:
+    """Read the entries; one whose path ends in `/` is an empty directory, as some tools write it."""
+    entries = [_entry(item) for item in items]
+    placeholders = [
+        entry.path.rstrip("/") for entry in entries if entry.path.endswith("/") and not entry.size
+    ]
+    files = tuple(entry for entry in entries if not (entry.path.endswith("/") and not entry.size))
+    return files, tuple(dict.fromkeys([*map(str, directories), *placeholders]))
 
 
 def _entry(item: Any) -> FileEntry:

@@ -1,0 +1,373 @@
+"""Restoring: exactly the committed bytes and names, whole or not at all, on both kinds of store."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from checkpoint_world import DisturbedServer, Raw, eventually, listed, read_tree, write_tree
+
+from airflow_resume_provider.checkpoints import Checkpoint, Lineage, StoreOptions
+from airflow_resume_provider.checkpoints.placing import Place
+from airflow_resume_provider.errors import (
+    CheckpointBroken,
+    CheckpointNotFound,
+    InvalidInput,
+    NoSpace,
+    ResumeError,
+)
+from airflow_resume_provider.testing.gcs import Fault
+
+AWKWARD = {
+    "a b%20c/ü.bin": b"1",
+    "[0]": b"2",
+    "#tag?.pt": b"3",
+    "shard[0].bin": b"4",
+    "x#1": b"5",
+    ".hidden/.metadata": b"6",
+    "empty": b"",
+    "empty-directory/": b"",
+    "deep/empty directory/": b"",
+    "e\u0301": b"decomposed",
+    "\u00e9": b"composed",
+    "back\\slash": b"7",
+    '*"<>|': b"8",
+    "manifest.json": b"natural",
+    "deeper/manifest.json": b"natural, too",
+    "claims": b"9",
+    "/".join(["p" * 99] * 3): b"300 characters",
+}
+
+
+def test_awkward_names_survive(lineage: Lineage, tmp_path: Path) -> None:
+    """Names are byte-exact, with spaces, percent, brackets, dots, and empty things (arrow-rs#7148)."""
+    lineage.commit(write_tree(tmp_path / "in", AWKWARD), attempt=1, step=1)
+    lineage.restore(2, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == AWKWARD
+
+
+def test_paging(lineage: Lineage, tmp_path: Path) -> None:
+    """2,500 files, more than one page of a listing, are all there (AutoMQ#2666)."""
+    files = {f"{number % 7}/f{number:05d}": str(number).encode() for number in range(2500)}
+    lineage.commit(write_tree(tmp_path / "in", files), attempt=1, step=1)
+    lineage.restore(2, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == files
+
+
+def test_placeholder_objects_become_directories(gs_raw: Raw, tmp_path: Path) -> None:
+    """A zero-byte object `ckpt/` beside `ckpt/a` is no obstacle (gcsfs#248)."""
+    import requests
+
+    files = {"ckpt/a": b"a"}
+    gs_raw.checkpoint(1, 0, files)
+    endpoint = os.environ["STORAGE_EMULATOR_HOST"]
+    for name in ("attempts/", "attempts/0001/checkpoints/000000/", "attempts/0001/checkpoints/000000/ckpt/"):
+        key = f"{gs_raw.uri.removeprefix('gs://b/')}/{name}".replace("/", "%2F")
+        requests.put(f"{endpoint}/b/{key}", data=b"", timeout=10).raise_for_status()
+    restored = Lineage.open(gs_raw.uri).restore(2, tmp_path / "out")
+    assert restored.reference is not None
+    assert read_tree(tmp_path / "out") == files
+
+
+def test_objects_with_empty_segments_do_not_blind(gs_raw: Raw, tmp_path: Path) -> None:
+    """An object like `…/000000//x`, which obstore cannot list, does not hide the checkpoint beside it."""
+    import requests
+
+    gs_raw.checkpoint(1, 0, {"a": b"a"})
+    key = f"{gs_raw.uri.removeprefix('gs://b/')}/attempts/0001/checkpoints/000000//x".replace("/", "%2F")
+    requests.put(f"{os.environ['STORAGE_EMULATOR_HOST']}/b/{key}", data=b"", timeout=10).raise_for_status()
+    assert Lineage.open(gs_raw.uri).restore(2, tmp_path / "out").reference is not None
+
+
+def test_overlong_component_is_a_clear_error(gs_raw: Raw, tmp_path: Path) -> None:
+    """A name that the object store holds and no disk does is refused in words; nothing is left."""
+    gs_raw.checkpoint(1, 0, {"n" * 300: b"x"})
+    with pytest.raises(InvalidInput, match="longer than this file system allows"):
+        Lineage.open(gs_raw.uri).restore(2, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["../evil", "/etc/evil", "a/../../evil"])
+def test_escaping_names_are_never_written(raw: Raw, tmp_path: Path, path: str) -> None:
+    """A manifest that points out of its directory is passed over, and nothing is written outside."""
+    raw.checkpoint(1, 0, {"a": b"good"})
+    entry = {"path": path, "size": 1, "crc32c": "AAAAAA=="}
+    raw.put(
+        "attempts/0001/checkpoints/000001/manifest.json",
+        {"schema": 1, "training_id": "t", "attempt": 1, "index": 1, "step": 1, "files": [entry]},
+    )
+    restored = Lineage.open(raw.uri).restore(2, tmp_path / "out")
+    assert restored.reference is not None
+    assert restored.reference.index == 0
+    assert "not a relative path" in restored.choice.passed_over[0].reason
+    assert not (tmp_path / "evil").exists()
+
+
+def test_replaces_what_was_there(lineage: Lineage, tmp_path: Path) -> None:
+    """Old files do not survive beside restored ones: a directory holds exactly the checkpoint."""
+    lineage.commit(write_tree(tmp_path / "in", {"new": b"n"}), attempt=1, step=1)
+    write_tree(tmp_path / "out", {"old": b"o", "new": b"other"})
+    lineage.restore(2, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == {"new": b"n"}
+
+
+def test_fresh_start_keeps_what_the_person_put_there(lineage: Lineage, tmp_path: Path) -> None:
+    """Without a checkpoint the directory exists and is left as it is."""
+    write_tree(tmp_path / "out", {"mine": b"m"})
+    assert lineage.restore(1, tmp_path / "out").reference is None
+    assert read_tree(tmp_path / "out") == {"mine": b"m"}
+    assert lineage.restore(1, tmp_path / "new").directory.is_dir()
+
+
+def test_fresh_start_after_a_restore_is_fresh(raw: Raw, tmp_path: Path) -> None:
+    """What an earlier restore put there does not pass for a fresh start."""
+    raw.checkpoint(1, 0, {"a": b"a"})
+    lineage = Lineage.open(raw.uri)
+    lineage.restore(2, tmp_path / "out")
+    lineage.quarantine(f"{raw.uri}/attempts/0001/checkpoints/000000", "does not load")
+    assert lineage.restore(2, tmp_path / "out").reference is None
+    assert read_tree(tmp_path / "out") == {}
+
+
+def test_second_restore_does_not_rewrite(lineage: Lineage, tmp_path: Path) -> None:
+    """A second restore of the same checkpoint leaves the files of the first alone (ray#48726)."""
+    lineage.commit(write_tree(tmp_path / "in", {"a": b"a"}), attempt=1, step=1)
+    lineage.restore(2, tmp_path / "out")
+    before = (tmp_path / "out" / "a").stat()
+    lineage.restore(2, tmp_path / "out")
+    assert (tmp_path / "out" / "a").stat() == before
+
+
+def test_touched_directory_is_restored_again(lineage: Lineage, tmp_path: Path) -> None:
+    """What a trainer has changed since is no longer the checkpoint."""
+    lineage.commit(write_tree(tmp_path / "in", {"a": b"a", "b/c": b"c"}), attempt=1, step=1)
+    lineage.restore(2, tmp_path / "out")
+    for change in (
+        lambda d: (d / "a").write_bytes(b"b"),
+        lambda d: (d / "b/c").unlink(),
+        lambda d: (d / "z").touch(),
+    ):
+        change(tmp_path / "out")
+        lineage.restore(2, tmp_path / "out")
+        assert read_tree(tmp_path / "out") == {"a": b"a", "b/c": b"c"}
+
+
+def test_nothing_beside_the_natural_files(lineage: Lineage, tmp_path: Path) -> None:
+    """The restored directory holds no file of ours that a framework could trip over."""
+    lineage.commit(write_tree(tmp_path / "in", {"a": b"a"}), attempt=1, step=1)
+    lineage.restore(2, tmp_path / "out")
+    assert listed(tmp_path / "out") == ["a"]
+    assert sorted(name for name in listed(tmp_path) if "out" in name) == [".out.ready.json", "out"]
+
+
+def test_walks_back_from_a_wrong_checksum(raw: Raw, tmp_path: Path) -> None:
+    """M6: a file that turns out to be broken when it is fetched sends the restore one older."""
+    raw.checkpoint(1, 0, {"a": b"good"})
+    uri = raw.checkpoint(1, 1, {"a": b"evil"})
+    raw.put("attempts/0001/checkpoints/000001/a", b"bits")
+    restored = Lineage.open(raw.uri).restore(2, tmp_path / "out")
+    assert restored.reference is not None
+    assert restored.reference.index == 0
+    assert restored.choice.passed_over[0].uri == uri
+    assert "crc32c" in restored.choice.passed_over[0].reason
+    assert read_tree(tmp_path / "out") == {"a": b"good"}
+
+
+def test_failure_leaves_nothing(raw: Raw, tmp_path: Path) -> None:
+    """A restore that fails leaves the directory as it was, and nothing beside it."""
+    raw.checkpoint(1, 0, {"a": b"x" * 1000, "b": b"y"})
+    raw.put("attempts/0001/checkpoints/000000/b", b"z")
+    write_tree(tmp_path / "out" / "dir", {"mine": b"m"})
+    uri = f"{raw.uri}/attempts/0001/checkpoints/000000"
+    with pytest.raises(CheckpointBroken, match="crc32c"):
+        Checkpoint.from_uri(uri).to_directory(tmp_path / "out" / "dir")
+    assert read_tree(tmp_path / "out") == {"dir/mine": b"m"}
+
+
+def test_explicit_source_that_is_broken_is_an_error(raw: Raw, tmp_path: Path) -> None:
+    """A checkpoint that a person named and that cannot be used is an error, an empty root is not."""
+    other = raw.checkpoint(1, 0, {"a": b"a"}, directory="elsewhere/attempts/0001/checkpoints/000000")
+    raw.delete("elsewhere/attempts/0001/checkpoints/000000/a")
+    lineage = Lineage.open(f"{raw.uri}/own")
+    assert lineage.restore(1, tmp_path / "a").reference is None
+    with pytest.raises(CheckpointBroken, match="a is missing"):
+        lineage.restore(1, tmp_path / "b", fallback=other, explicit=True)
+    with pytest.raises(CheckpointNotFound):
+        lineage.restore(1, tmp_path / "b", fallback=f"{raw.uri}/nowhere", explicit=True)
+    assert lineage.restore(1, tmp_path / "b", fallback=other).reference is None
+
+
+def test_warm_start_begins_at_index_zero(raw: Raw, tmp_path: Path) -> None:
+    """R6: a new training that starts from another one's checkpoint counts from 0, and goes on counting."""
+    other = raw.checkpoint(3, 41, {"a": b"a"}, directory="x/attempts/0003/checkpoints/000041")
+    lineage = Lineage.open(f"{raw.uri}/own")
+    restored = lineage.restore(1, tmp_path / "out", fallback=other, explicit=True)
+    assert restored.reference is not None
+    assert restored.reference.index == 41
+    assert lineage.commit(tmp_path / "out", attempt=1, step=1).index == 0
+    assert lineage.commit(tmp_path / "out", attempt=1, step=2).index == 1
+    assert lineage.commit(tmp_path / "out", attempt=2, step=3).index == 2
+
+
+def test_too_little_space_is_found_first(raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little room is an error with both figures before a byte is fetched (open_lm#154)."""
+    raw.checkpoint(1, 0, {"a": b"x" * 5000})
+    usage = type("Usage", (), {"free": 4000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(NoSpace) as caught:
+        Lineage.open(raw.uri).restore(2, tmp_path / "out")
+    assert caught.value.free == 4000
+    assert caught.value.required >= 5000
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_full_disk_while_restoring(raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOSPC on the way is the same named error, and what was downloaded is gone (SimpleTuner#2353)."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True
+    ).returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+        raw.checkpoint(1, 0, {"a": os.urandom(3 << 20)})
+        monkeypatch.setattr("airflow_resume_provider.checkpoints.restore._check_space", lambda *_: None)
+        with pytest.raises(NoSpace):
+            Lineage.open(raw.uri).restore(2, disk / "out")
+        assert not [name for name in listed(disk) if "restoring" in name]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_mount_point_is_filled_inside(raw: Raw, tmp_path: Path) -> None:
+    """A directory that is a mount point cannot be renamed; it is filled, and what was in it is gone."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=9m", "none", str(disk)], capture_output=True
+    ).returncode:
+        pytest.skip("cannot mount here")
+    try:
+        raw.checkpoint(1, 0, {"a/b": b"x"})
+        write_tree(disk, {"old": b"o"})
+        lineage = Lineage.open(raw.uri)
+        lineage.restore(2, disk)
+        assert {name for name in read_tree(disk) if not name.startswith(".resume.")} == {"a/b"}
+        before = (disk / "a/b").stat()
+        lineage.restore(2, disk)
+        assert (disk / "a/b").stat() == before
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_swap_without_exchange(lineage: Lineage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system cannot exchange two names, the directory is renamed aside instead."""
+    monkeypatch.setattr("airflow_resume_provider.checkpoints.placing._exchange", lambda *_: False)
+    lineage.commit(write_tree(tmp_path / "in", {"a": b"a"}), attempt=1, step=1)
+    write_tree(tmp_path / "out", {"old": b"o"})
+    lineage.restore(2, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == {"a": b"a"}
+    assert sorted(listed(tmp_path)).count("out") == 1
+
+
+def test_symlinked_directory_is_followed(lineage: Lineage, tmp_path: Path) -> None:
+    """A link to the directory stays a link; what it points to is replaced."""
+    lineage.commit(write_tree(tmp_path / "in", {"a": b"a"}), attempt=1, step=1)
+    write_tree(tmp_path / "real", {"old": b"o"})
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    lineage.restore(2, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert read_tree(tmp_path / "real") == {"a": b"a"}
+
+
+RESTORE = """
+import sys
+from airflow_resume_provider.checkpoints import Lineage
+Lineage.open(sys.argv[1]).restore(2, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("kills", [12])
+def test_killed_at_any_moment(uri: str, tmp_path: Path, server: DisturbedServer, kills: int) -> None:
+    """After kill -9 at random moments the directory is old or new as a whole, and the next restore is right."""
+    rng = random.Random(3)
+    files = {f"{n % 5}/{n}": rng.randbytes(200_000) for n in range(60)}
+    Lineage.open(uri).commit(write_tree(tmp_path / "in", files), attempt=1, step=1)
+    old = {"old": b"o"}
+    server.plan.add(Fault(bandwidth=2_000_000), method="GET")
+    for _ in range(kills):
+        write_tree(tmp_path / "out", old) if not (tmp_path / "out").exists() else None
+        process = subprocess.Popen([sys.executable, "-c", RESTORE, uri, str(tmp_path / "out")])
+        try:
+            process.wait(timeout=0.3 + rng.random() * 0.7)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert read_tree(tmp_path / "out") in (old, files)
+    server.calm()
+    Lineage.open(uri).restore(2, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == files
+    assert not [name for name in listed(tmp_path) if "restoring" in name]
+
+
+def test_two_restores_share_one_download(gs_uri: str, tmp_path: Path, server: DisturbedServer) -> None:
+    """Two that start together fetch each object once, and the second does not rewrite (openpi#846)."""
+    lineage = Lineage.open(gs_uri)
+    lineage.commit(write_tree(tmp_path / "in", {"a": b"x" * 100_000}), attempt=1, step=1)
+    server.requests.clear()
+    failures: list[BaseException] = []
+
+    def restore() -> None:
+        try:
+            Lineage.open(gs_uri).restore(2, tmp_path / "out")
+        except ResumeError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=restore) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert server.count("GET", "000000%2Fa") == 1
+
+
+def test_large_files_are_ranged(gs_uri: str, tmp_path: Path, server: DisturbedServer) -> None:
+    """A file larger than a range comes in several requests, whose checksums combine to the file's."""
+    options = StoreOptions(range_bytes=1 << 20, chunk_bytes=1 << 18)
+    data = random.Random(1).randbytes(5_300_001)
+    lineage = Lineage.open(gs_uri, options=options)
+    lineage.commit(write_tree(tmp_path / "in", {"big": data}), attempt=1, step=1)
+    server.requests.clear()
+    lineage.restore(2, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == {"big": data}
+    assert server.count("GET", "000000%2Fbig") == 6
+
+
+def test_lock_of_a_dead_process_holds_nothing(tmp_path: Path) -> None:
+    """A process that dies while it holds the place leaves nothing to wait for."""
+    code = (
+        "import sys,time\nfrom airflow_resume_provider.checkpoints.placing import Place\n"
+        "with Place(sys.argv[1]).locked():\n    print('held', flush=True)\n    time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "out")], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    process.kill()
+    process.communicate()
+    entered = threading.Event()
+
+    def enter() -> None:
+        with Place(tmp_path / "out").locked():
+            entered.set()
+
+    threading.Thread(target=enter).start()
+    assert eventually(entered.is_set)
