@@ -80,6 +80,7 @@ class _Door:
             call = Call.of(request, self._store, self._hooks)
         except Refusal as refusal:
             return _refuse(refusal, as_json=False)
+        call.fault = fault
         try:
             return await answer(call)
         except Refusal as refusal:
@@ -91,16 +92,14 @@ class _Door:
             bug = Refusal(500, "backendError", f"{type(error).__name__}: {error}")
             return _refuse(bug, as_json=call.kind != "xml")
 
-    async def _disturb(self, request: web.Request) -> web.StreamResponse | None:
+    async def _disturb(self, request: web.Request) -> web.StreamResponse | Fault | None:
         if self._hooks.before_request is None:
             return None
         fault = await self._hooks.before_request(request)
-        if not isinstance(fault, Fault):
-            return fault
-        return await _inflict(request, fault)
+        return await _inflict(request, fault) if isinstance(fault, Fault) else fault
 
 
-async def _inflict(request: web.Request, fault: Fault) -> web.StreamResponse | None:
+async def _inflict(request: web.Request, fault: Fault) -> web.StreamResponse | Fault:
     if fault.latency:
         await asyncio.sleep(fault.latency)
     if fault.reset and not fault.touches_body:
@@ -112,9 +111,7 @@ async def _inflict(request: web.Request, fault: Fault) -> web.StreamResponse | N
         reason = "rateLimitExceeded" if fault.status == 429 else "backendError"
         refusal = Refusal(fault.status, reason, f"Injected fault {fault.status}.", headers=headers)
         return _refuse(refusal, as_json="/storage/v1" in request.raw_path)
-    if fault.touches_body:
-        request["fault"] = fault
-    return None
+    return fault
 
 
 def _refuse(refusal: Refusal, *, as_json: bool, plain: bool = False) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -11,6 +12,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from aiohttp import web
 
+from .faults import Fault
 from .hooks import Hooks
 from .refusals import Refusal, invalid
 from .store import Store
@@ -33,7 +35,19 @@ class Call:
     "batch"; `parts` are the decoded path segments behind the API's prefix.
     """
 
-    __slots__ = ("_body", "base", "headers", "hooks", "kind", "method", "parts", "query", "request", "store")
+    __slots__ = (
+        "_body",
+        "base",
+        "fault",
+        "headers",
+        "hooks",
+        "kind",
+        "method",
+        "parts",
+        "query",
+        "request",
+        "store",
+    )
 
     def __init__(
         self,
@@ -49,6 +63,7 @@ class Call:
     ) -> None:
         self.store, self.hooks, self.method, self.headers = store, hooks, method, headers
         self.base, self.request, self._body = base, request, body
+        self.fault: Fault | None = None
         path, _, query = target.partition("?")
         self.query = parse_query(query) if query else {}
         if not path.startswith("/"):  # absolute form, as a proxy is asked
@@ -86,6 +101,8 @@ class Call:
         content = self.request.content
         while not content.at_eof():
             chunk, _ = await content.readchunk()  # as received, without joining chunks
+            if self.fault is not None and self.fault.bandwidth:
+                await asyncio.sleep(len(chunk) / self.fault.bandwidth)
             if chunk:
                 yield chunk
 

@@ -127,7 +127,7 @@ async def _send(
     call: Call, version: Version, start: int, end: int, headers: dict[str, str], status: int
 ) -> web.StreamResponse:
     request, count = call.request, end - start
-    fault = request.get("fault") if request is not None else None
+    fault = call.fault
     if call.method == "HEAD":
         return web.Response(status=status, headers=headers | {"Content-Length": str(count)})
     if count <= _INLINE and fault is None:
@@ -140,7 +140,7 @@ async def _send(
         await response.prepare(request)
         if fault is not None:
             chunks = call.store.blobs.chunks(version.segments, start, end, 64 * 1024)
-            await _send_disturbed(request, response, chunks, Line(fault))
+            await _send_disturbed(request, chunks, Line(fault, response))
         else:
             await _send_files(request, response, call.store.blobs.pieces(version.segments, start, end))
     await response.write_eof()
@@ -171,14 +171,9 @@ async def _copy(response: web.StreamResponse, file: Any, offset: int, count: int
         offset, count = offset + len(chunk), count - len(chunk)
 
 
-async def _send_disturbed(
-    request: web.Request, response: web.StreamResponse, chunks: Iterator[bytes], line: Line
-) -> None:
+async def _send_disturbed(request: web.Request, chunks: Iterator[bytes], line: Line) -> None:
     for chunk in chunks:
-        data, cut = await line.pass_on(chunk)
-        if data:
-            await response.write(data)
-        if cut:
+        if await line.send(chunk):
             if request.transport is not None:
                 request.transport.close()
             raise ConnectionResetError("cut by a fault")

@@ -22,7 +22,7 @@ class Fault:
             bytes: with `stall` seconds of silence first, then a closed connection.
         stall: seconds of silence at `after`; then the rest follows, unless `reset`.
         corrupt: flip a bit of the byte at this offset of the response body.
-        bandwidth: bytes per second of the response body and of the request body.
+        bandwidth: bytes per second, of the request's body and of the response's.
         retry_after: seconds for the Retry-After header of `status`.
     """
 
@@ -105,22 +105,31 @@ class FaultPlan:
 class Line:
     """A response body's way to the client, with a fault on it."""
 
-    def __init__(self, fault: Fault) -> None:
-        self._fault = fault
+    def __init__(self, fault: Fault, response: web.StreamResponse) -> None:
+        self._fault, self._response = fault, response
         self._sent = 0
 
-    async def pass_on(self, data: bytes) -> tuple[bytes, bool]:
-        """Return what of `data` goes out, and whether the connection ends there."""
-        fault, start = self._fault, self._sent
-        if fault.corrupt is not None and start <= fault.corrupt < start + len(data):
-            at = fault.corrupt - start
-            data = data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :]
+    async def send(self, data: bytes) -> bool:
+        """Send `data`, or what the fault leaves of it; returns whether the connection ends here."""
+        fault = self._fault
+        data = self._corrupted(data)
         if fault.bandwidth:
             await asyncio.sleep(len(data) / fault.bandwidth)
-        cut = fault.after is not None and start <= fault.after < start + len(data)
-        if cut and fault.after is not None and not (fault.stall and not fault.reset):
-            data = data[: fault.after - start]
-        if cut and fault.stall:
-            await asyncio.sleep(fault.stall)
+        cut = fault.after - self._sent if fault.after is not None else -1
         self._sent += len(data)
-        return data, cut and (fault.reset or not fault.stall)
+        if not 0 <= cut < len(data):
+            await self._response.write(data)
+            return False
+        await self._response.write(data[:cut])
+        if fault.stall:
+            await asyncio.sleep(fault.stall)
+        if fault.reset or not fault.stall:
+            return True
+        await self._response.write(data[cut:])
+        return False
+
+    def _corrupted(self, data: bytes) -> bytes:
+        at = self._fault.corrupt - self._sent if self._fault.corrupt is not None else -1
+        if not 0 <= at < len(data):
+            return data
+        return data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :]
