@@ -88,7 +88,7 @@ def _make_known(dag: Any) -> None:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
-    DagBundlesManager().sync_bundles_to_db()
+    DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
     bag = DagBag(dag_folder=os.devnull, collect_dags=False)
     bag.bag_dag(dag)
     sync_bag_to_db(bag, "dags-folder", None)

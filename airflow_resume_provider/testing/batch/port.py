@@ -78,17 +78,18 @@ class Port:
 
     async def _pipe(self, connection: socket.socket) -> None:
         outer_reader, outer_writer = await asyncio.open_connection(sock=connection, limit=_CHUNK)
-        inner_reader, inner_writer = await asyncio.open_unix_connection(str(self._grpc_socket), limit=_CHUNK)
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(_copy(outer_reader, inner_writer))
-                both.create_task(_copy(inner_reader, outer_writer))
+            inner_reader, inner_writer = await asyncio.open_unix_connection(
+                str(self._grpc_socket), limit=_CHUNK
+            )
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(_copy(outer_reader, inner_writer))
+                    both.create_task(_copy(inner_reader, outer_writer))
+            finally:
+                await _close(inner_writer)
         finally:
-            for writer in (inner_writer, outer_writer):
-                writer.close()
-            for writer in (inner_writer, outer_writer):
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+            await _close(outer_writer)
 
     async def stop(self) -> None:
         """Stop accepting and cut what is connected."""
@@ -122,6 +123,12 @@ async def _peek(connection: socket.socket, count: int) -> bytes:
     finally:
         loop.remove_reader(connection)
     return connection.recv(count, socket.MSG_PEEK)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 def _settle(future: asyncio.Future[None]) -> None:

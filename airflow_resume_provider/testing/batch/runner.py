@@ -74,7 +74,7 @@ class JobRun:
         self._nodes = [Node(index) for index in range(self._node_count())]
         self._vms: list[Vm] = []
         self._doom: faults.Loss | None = None
-        self._greeted = False
+        self._greeted = self._closing = False
         self._grace = site.settings.stop_grace_seconds
         self.main: asyncio.Task[None] | None = None
 
@@ -133,6 +133,7 @@ class JobRun:
             self.abandon_tasks()
             self.record.set_state(JobState.FAILED, "The local stack failed; its log says why.")
         finally:
+            self._closing = True
             await asyncio.gather(*(self._dispose(vm, self._grace) for vm in list(self._vms)))
             self.site.capacity.give(taken)
 
@@ -283,8 +284,13 @@ class JobRun:
         root = self.site.root / "vms" / f"{self.record.uid}-{node}-{identifier}"
         for directory in ("disk", "home", "tmp", "scripts"):
             (root / directory).mkdir(parents=True)
-        metadata = await MetadataServer(identity).start()
-        machine = await self.site.host.boot()
+        metadata = MetadataServer(identity)
+        try:
+            await metadata.start()
+            machine = await self.site.host.boot()
+        except BaseException:
+            await metadata.stop()
+            raise
         if last := self.site.executor.end_command(self._hostname(node)):
             machine.at_end(last)
         vm = Vm(identifier, zone, node, self._hostname(node), root, machine, metadata)
@@ -367,7 +373,9 @@ class JobRun:
         """End the job's processes and its VMs because it is cancelled or deleted; states are the caller's."""
         self._grace = grace
         if self.main:
-            self.main.cancel()
+            # What is closing already is not to be interrupted: it would leave a VM half ended.
+            if not self._closing:
+                self.main.cancel()
             await asyncio.gather(self.main, return_exceptions=True)
 
     def abandon_tasks(self) -> None:

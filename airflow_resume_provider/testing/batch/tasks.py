@@ -178,6 +178,7 @@ class TaskRun:
     def say(self, text: str, severity: str = "INFO", runnable: int = -1) -> None:
         """Add a line of the agent's own to the task's log."""
         entry = {
+            "log": "batch_agent_logs",
             "severity": severity,
             "runnable": runnable,
             "attempt": self.identity.retry,

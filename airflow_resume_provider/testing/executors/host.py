@@ -143,7 +143,12 @@ class Output:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         self.log, self.rest = order["log"], b""
-        self.mark = {"severity": severity, "runnable": order["runnable"], "attempt": order["attempt"]}
+        self.mark = {
+            "log": "batch_task_logs",
+            "severity": severity,
+            "runnable": order["runnable"],
+            "attempt": order["attempt"],
+        }
 
     def fileno(self) -> int:
         """What `select` waits on."""

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,8 +66,12 @@ class MetadataServer:
     async def start(self) -> MetadataServer:
         """Listen on a free port."""
         self._http = web.Server(self._answer, access_log=None)
-        self._server = await asyncio.get_running_loop().create_server(self._http, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        # Nothing is awaited until the server is held, so a cancelled start can be stopped.
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._http, sock=listener, start_serving=False)
+        await self._server.start_serving()
         return self
 
     async def stop(self) -> None:
