@@ -19,6 +19,7 @@ log = logging.getLogger("resume-run")
 _WORKERS = 5
 _WORTH_ANOTHER_TRY = ("StoreUnavailable", "UploadFailed")
 _END_SECONDS = 120.0
+_FOLLOW_SECONDS = 0.5
 
 
 class WorkerFailed(ContainerError):
@@ -40,6 +41,7 @@ class Commits:
         self._asked: tuple[str, Mapping[str, Any]] = ("", {})
         self._workers = 0
         self._gentle = False
+        self._following = self._leader_ended = False
         self._next_look = 0.0
         self._worker = self._new_worker()
         self.pipeline: Pipeline | None = None
@@ -58,7 +60,7 @@ class Commits:
         Raises:
             WorkerFailed: what the store said, with its exit code.
         """
-        self._ask("begin")
+        self._ask("begin" if self._options.leads else "join")
         answer = self._wait(lambda: self._stop.asked)
         if answer is None:
             self._replace_worker()
@@ -89,12 +91,37 @@ class Commits:
         self.pipeline.pump(self._may_begin)
 
     def _look(self, *, final: bool = False) -> None:
+        if not self._options.leads:
+            return self._follow()
         assert self.pipeline is not None
         started = time.monotonic()
         self.pipeline.look(final=final)
         took = time.monotonic() - started
         # A directory with very many files must not keep a core busy.
         self._next_look = started + max(self._options.poll, 10 * took)
+        return None
+
+    def _follow(self) -> None:
+        """Add this node's files to what the first node commits; it decides when."""
+        self._next_look = time.monotonic() + max(self._options.poll, _FOLLOW_SECONDS)
+        if not self._following and self._options.gathers and self._options.node.local_rank == 0:
+            self._following = True
+            self._worker.ask("follow")
+
+    def _followed(self, answer: Mapping[str, Any]) -> None:
+        self._following = False
+        self._leader_ended = bool(answer.get("ended"))
+        if said := answer.get("answered"):
+            log.info(
+                "this node's part of step %s: %s", said["step"], said["error"] or f"{said['files']} files"
+            )
+
+    def _follow_to_the_end(self) -> None:
+        """The first node may still commit what the training saved last."""
+        until = min(self._stop.window_ends, time.monotonic() + _END_SECONDS)
+        while self._options.gathers and not self._leader_ended and time.monotonic() < until:
+            self._follow()
+            self._events.handle(_FOLLOW_SECONDS)
 
     def drain(self, *, settled: bool) -> None:
         """Bring the last checkpoint up; `settled` says that the training ended well.
@@ -102,12 +129,15 @@ class Commits:
         One that did not may have been in the middle of writing a file in place.
         """
         if self.pipeline is None or self._stop.superseded:
-            return
+            return None
         self.hurry()
+        if not self._options.leads:
+            return self._follow_to_the_end()
         self._look(final=settled)
         while not self.pipeline.idle and not self._stop.superseded:
             self.pipeline.pump(self._may_begin)
             self._events.handle(0.2)
+        return None
 
     def let_finish(self) -> None:
         """Wait for the upload that is under way, and begin no other."""
@@ -116,11 +146,13 @@ class Commits:
 
     def end(self, result: Outcome) -> int:
         """Record how the attempt ended, and return the exit code."""
+        log.info("%s: %s; exit code %d", result.state.value, result.reason, result.exit_code)
+        if not self._options.leads:
+            return result.exit_code  # the record is the first node's
         record = {"state": result.state.value, "exit_code": result.exit_code, "reason": result.reason}
         last = {"last_index": self.last.get("index", -1), "last_step": self.last.get("step", 0)}
         self._ask("end", record={"attempt": self._options.attempt, **record, **last})
         until = time.monotonic() + _END_SECONDS
-        log.info("%s: %s; exit code %d", result.state.value, result.reason, result.exit_code)
         try:
             recorded = self._wait(lambda: time.monotonic() > until) is not None
         except WorkerFailed as error:
@@ -167,6 +199,8 @@ class Commits:
             self._overtaken(answer)
         elif op == "commit":
             self._committed(answer)
+        elif op == "follow":
+            self._followed(answer)
         elif op == self._asked[0]:
             self._answer = answer
 

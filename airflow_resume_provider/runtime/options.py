@@ -7,12 +7,13 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from airflow_resume_provider.errors import InvalidInput
 from airflow_resume_provider.runtime import env
+from airflow_resume_provider.runtime.nodes import Node
 
 #: Small files at the top of RESUME_DIR that travel with each checkpoint unless told otherwise.
 CARRIED = ("*.log", "*.jsonl", "*.csv", "*.tsv", "*.json", "*.yml", "*.yaml", "*.txt")
@@ -46,6 +47,22 @@ class Options:
     nice: int = 19
     bandwidth: int = 0
     command: tuple[str, ...] = ()
+    node: Node = field(default_factory=Node)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process chooses, commits and keeps the records; one per training does."""
+        return self.node.index == 0 and self.node.local_rank == 0
+
+    @property
+    def sees_the_leaders_files(self) -> bool:
+        """Whether a process that does not lead shares a disk with the one that does."""
+        return self.shared_dir or self.node.local_rank > 0
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a checkpoint is made of several nodes' files."""
+        return self.node.count > 1 and not self.shared_dir
 
     @property
     def window(self) -> float:
@@ -55,7 +72,7 @@ class Options:
     @property
     def processes(self) -> int:
         """The number of training processes, as far as anybody has said."""
-        return self.world_size or 1
+        return self.world_size or self.node.count
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form in which one part of the sidecar tells the next."""
@@ -67,7 +84,7 @@ class Options:
         """Read the JSON form."""
         paths = {name: Path(data[name]) for name in ("directory", "state_dir")}
         rows = {name: tuple(data[name]) for name in ("carry", "command")}
-        return cls(**{**data, **paths, **rows})
+        return cls(**{**data, **paths, **rows, "node": Node(**data["node"])})
 
 
 class Option(NamedTuple):
@@ -191,7 +208,12 @@ def options_from(
             raise _invalid(option, "", f"Pass {option.flag} or set {option.variable}.")
     directory = values["directory"] = values["directory"].absolute()
     values["state_dir"] = values.get("state_dir", _beside(directory)).absolute()
-    return Options(**values, command=tuple(command))
+    node = Node.here(environ)
+    made = Options(**values, command=tuple(command), node=node)
+    if made.leads or not made.sees_the_leaders_files:
+        return made
+    own = made.state_dir.with_name(f"{made.state_dir.name}-{node.index}-{node.local_rank}")
+    return replace(made, state_dir=own)
 
 
 def _beside(directory: Path) -> Path:

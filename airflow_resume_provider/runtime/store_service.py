@@ -9,22 +9,29 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_resume_provider.checkpoints.commit import check_superseded
 from airflow_resume_provider.checkpoints.directory import Checkpoint
 from airflow_resume_provider.checkpoints.lineage import Lineage
 from airflow_resume_provider.checkpoints.manifest import Manifest
+from airflow_resume_provider.checkpoints.names import attempt_prefix
 from airflow_resume_provider.checkpoints.records import AttemptRecord, EndRecord, TrainingRecord
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.select import Choice
 from airflow_resume_provider.checkpoints.store import StoreOptions
-from airflow_resume_provider.errors import UploadFailed
+from airflow_resume_provider.checkpoints.view import read_json
+from airflow_resume_provider.errors import StoreUnavailable, UploadFailed
 from airflow_resume_provider.runtime.configuration import Configuration, check_configuration
 from airflow_resume_provider.runtime.credentials import held_token
 from airflow_resume_provider.runtime.formats import format_named, format_names
+from airflow_resume_provider.runtime.gather import Following, Gathering
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.pin import Pin
 
 # Uploads beside a training: one large file at a time in one stream, or two small ones.
 _GENTLE = {"small_streams": 2, "big_files": 1, "upload_streams": 1}
+
+_LEADER_SECONDS = 1800.0
+_POLL_SECONDS = 1.0
 
 
 class StoreService:
@@ -36,6 +43,7 @@ class StoreService:
         gs = options.lineage.startswith("gs://")
         self._store_options = StoreOptions(credential_provider=held_token() if gs else None)
         self._lineage = Lineage.open(options.lineage, options=self._store_options)
+        self._following: Following | None = None
         self._full = {name: getattr(self._store_options, name) for name in (*_GENTLE, "bandwidth")}
 
     def full_speed(self) -> None:
@@ -69,6 +77,45 @@ class StoreService:
         why = "; ".join([restored.choice.why, *changes])
         self._say_started(restored.reference, why)
         return {"training_id": training.training_id, "changes": changes, **self._described(restored.choice)}
+
+    def join(self) -> dict[str, Any]:
+        """Restore exactly what the first node has restored: one reference for all."""
+        record = self._leader()
+        training = self._lineage.ensure_training()
+        choice = Choice(self._reference(record.resumed_from), (), record.why)
+        if record.resumed_from and not self._options.sees_the_leaders_files:
+            checkpoint = Checkpoint.from_uri(record.resumed_from, options=self._store_options)
+            checkpoint.to_directory(self._options.directory, progress=self._progress)
+        return {"training_id": training.training_id, "changes": [], **self._described(choice)}
+
+    def _leader(self) -> AttemptRecord:
+        """Wait until the first node says that the attempt has started."""
+        until = time.monotonic() + _LEADER_SECONDS
+        while time.monotonic() < until:
+            history = self._lineage.history()
+            found = [each.started for each in history.attempts if each.number == self._options.attempt]
+            if found and found[0]:
+                return found[0]
+            time.sleep(_POLL_SECONDS)
+        raise StoreUnavailable(
+            f"The first node has not started attempt {self._options.attempt} within {_LEADER_SECONDS:g} s.",
+            can="Look at the first node's log.",
+            uri=self._options.lineage,
+        )
+
+    def _reference(self, uri: str) -> Reference | None:
+        return Checkpoint.from_uri(uri, options=self._store_options).reference if uri else None
+
+    def follow(self) -> dict[str, Any]:
+        """Add this node's files to the checkpoint that the first node is committing, if it is one."""
+        options = self._options
+        if self._following is None:
+            store, node = self._lineage.store, options.node.index
+            self._following = Following(store, options.attempt, node, options.directory)
+        check_superseded(self._lineage.store, options.attempt)
+        answered = self._following.answer()
+        ended = read_json(self._lineage.store, f"{attempt_prefix(options.attempt)}/{EndRecord.FILE}")
+        return {"answered": answered, "ended": bool(ended)}
 
     def _changes(self, choice: Choice) -> list[str]:
         """Compare configurations before any byte moves."""
@@ -122,12 +169,19 @@ class StoreService:
                 attempt=self._options.attempt,
                 files=pinned.files,
                 progress=self._progress,
+                others=self._others(what),
                 **what,
             )
         except UploadFailed:
             pinned.check()  # a file that was written to is no failure of the store
             raise
         return {"reference": reference.to_dict(), "seconds": time.monotonic() - started}
+
+    def _others(self, what: Mapping[str, Any]) -> Gathering | None:
+        if not self._options.gathers:
+            return None
+        path = what["metadata"]["resume"]["path"]
+        return Gathering(self._lineage.store, self._options.node.count, path)
 
     def prune(self) -> dict[str, Any]:
         """Keep the newest checkpoints only."""
