@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from airflow_resume_provider.errors import ExitCode
 from tests.integration.runtime_world import Running, World, until, world
 
 TRAININGS = Path(__file__).with_name("trainings")
@@ -97,6 +98,25 @@ def test_auto_recognises_the_framework(spot: World, framework: str) -> None:
     assert checkpoint.manifest.format == framework
     assert reference.step > 0
     checkpoint.verify()
+
+
+@pytest.mark.parametrize("framework", ["huggingface", "lightning"])
+def test_the_callback_saves_and_stops_at_the_step_of_the_notice(spot: World, framework: str) -> None:
+    """Not one step is lost to a notice, and the end is the uninterrupted one."""
+    environ = {"TEST_CALLBACK": "1"}
+    first = spot.start(1, command(framework), environ=environ, directory="same")
+    until(lambda: first.commits() or first.process.poll() is not None, 60)
+    first.terminate()
+    assert first.wait(60) == ExitCode.PREEMPTED, first.log
+    steps = len(sample_ids([first])[0])
+    assert spot.attempt(1).checkpoints[-1].step == steps
+    spot.intend(2)
+    second = spot.start(2, command(framework), environ=environ, directory="same")
+    assert second.wait(120) == 0, second.log
+    digest, ids = undisturbed(framework)
+    assert second.heard("digest") == digest
+    assert sample_ids([second])[0] == ids[steps:]
+    assert spot.end(2) == ("finished", 0)
 
 
 def test_dcp_resumes_on_another_number_of_processes(spot: World) -> None:

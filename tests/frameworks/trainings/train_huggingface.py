@@ -1,5 +1,6 @@
 """A Trainer as its documentation shows it; the one line of ours is `resume_from_checkpoint`."""
 
+import os
 import time
 
 import torch
@@ -54,6 +55,10 @@ trainer = Trainer(
     eval_dataset=rows[:8],
     callbacks=[EarlyStoppingCallback(early_stopping_patience=100)],
 )
+if os.environ.get("TEST_CALLBACK"):
+    from airflow_resume_provider.runtime.callbacks.huggingface import ResumeCallback
+
+    trainer.add_callback(ResumeCallback())
 say(start=True)
 trainer.train(resume_from_checkpoint=CHECKPOINT)
 say(digest=digest(p.detach().numpy() for p in trainer.model.parameters()), step=trainer.state.global_step)

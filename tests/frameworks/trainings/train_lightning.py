@@ -1,5 +1,6 @@
 """A LightningModule with a stateful loader, so that the middle of an epoch can be resumed."""
 
+import os
 import time
 
 import lightning
@@ -63,6 +64,11 @@ class Model(lightning.LightningModule):
 torch.set_num_threads(1)
 lightning.seed_everything(7, verbose=False)
 model = Model()
+callbacks = [ModelCheckpoint(DIRECTORY, every_n_train_steps=5, save_top_k=1, monitor="step", mode="max")]
+if os.environ.get("TEST_CALLBACK"):
+    from airflow_resume_provider.runtime.callbacks.lightning import ResumeCallback
+
+    callbacks.append(ResumeCallback())
 trainer = lightning.Trainer(
     accelerator="cpu",
     max_steps=60,
@@ -70,7 +76,7 @@ trainer = lightning.Trainer(
     logger=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-    callbacks=[ModelCheckpoint(DIRECTORY, every_n_train_steps=5, save_top_k=1, monitor="step", mode="max")],
+    callbacks=callbacks,
 )
 say(start=True)
 trainer.fit(model, Loader(), ckpt_path=CHECKPOINT, weights_only=False)
