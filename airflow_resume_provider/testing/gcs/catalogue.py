@@ -79,6 +79,8 @@ class Catalogue:
         self._buckets: dict[str, Bucket] = {}  # read on every request
         if not self.db.execute("SELECT 1 FROM counter").fetchone():
             self.db.execute("INSERT INTO counter VALUES (0)")
+        self._reserved: int = self.db.execute("SELECT last FROM counter").fetchone()[0]
+        self._last: int = self._reserved
         self._load_buckets()
 
     def close(self) -> None:
@@ -93,6 +95,7 @@ class Catalogue:
             yield
         except BaseException:
             self.db.execute("ROLLBACK")
+            self._reserved = 0  # what was reserved may have been rolled back too
             raise
         self.db.execute("COMMIT")
 
@@ -101,11 +104,16 @@ class Catalogue:
         return int(self._now() * 1_000_000)
 
     def next_generation(self) -> int:
-        """Return a number above all before it, also over restarts and a clock that goes back."""
-        (last,) = self.db.execute("SELECT last FROM counter").fetchone()
-        value = max(self.micros(), last + 1)
-        self.db.execute("UPDATE counter SET last = ?", (value,))
-        return int(value)
+        """Return a number above all before it, also over restarts and a clock that goes back.
+
+        Call it inside a transaction. Numbers are reserved on disk a second
+        ahead, so that most uploads need not write the counter.
+        """
+        self._last = max(self.micros(), self._last + 1)
+        if self._last > self._reserved:
+            self._reserved = self._last + 1_000_000
+            self.db.execute("UPDATE counter SET last = ?", (self._reserved,))
+        return self._last
 
     # Buckets
 

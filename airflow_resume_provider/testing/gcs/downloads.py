@@ -157,7 +157,7 @@ async def _send_files(
     for path, offset, count in pieces:
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client went away")
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123, ASYNC230
             try:
                 await loop.sendfile(transport, file, offset, count)
             except (NotImplementedError, RuntimeError):  # uvloop has no sendfile

@@ -94,8 +94,9 @@ class Store:
             if live and self.catalogue.retire(live, keep=home.versioned):
                 garbage = live.segments
             generation, size = self.catalogue.next_generation(), sum(size for _, size in segments)
+            now = self.catalogue.micros()
             version = Version(
-                bucket, name, generation, 1, size, crc32c, md5, segments, generation, generation,
+                bucket, name, generation, 1, size, crc32c, md5, segments, now, now,
                 components=components, settings=settings,
             )  # fmt: skip
             self.catalogue.insert(version)
