@@ -1,4 +1,4 @@
-"""Train a digit classifier on Spot machines: a preemption costs minutes, never the training.
+"""Train on Spot machines with an image of your own: a preemption costs minutes, never the training.
 
 Set the Airflow Variables (or `AIRFLOW_VAR_…` environment variables)
 ``resume_project``, ``resume_region``, ``resume_root`` and ``resume_image`` to
@@ -14,11 +14,9 @@ from airflow.sdk import dag, task
 
 from airflow_resume_provider.operators.train import ResumableTrainOperator
 
-# Where the trainer lies: in its image, or in a checkout when jobs run as local processes.
-TRAINER = os.environ.get("RESUME_EXAMPLE_TRAINER", "/opt/trainer/train.py")
-# About a minute at 600 steps, slow enough to watch.
-STEPS = os.environ.get("RESUME_EXAMPLE_STEPS", "600")
-STEP_SECONDS = os.environ.get("RESUME_EXAMPLE_STEP_SECONDS", "0.1")
+# About a minute, slow enough to watch.
+ARGUMENTS = os.environ.get("RESUME_EXAMPLE_ARGUMENTS", "--steps 600 --step-seconds 0.1").split()
+POLL_SECONDS = float(os.environ.get("RESUME_EXAMPLE_POLL", "10"))
 
 
 @dag(schedule=None, catchup=False, tags=["resume", "example"], doc_md=__doc__)
@@ -29,20 +27,12 @@ def train_digits() -> None:
         project_id="{{ var.value.get('resume_project', 'local-project') }}",
         region="{{ var.value.get('resume_region', 'us-central1') }}",
         image="{{ var.value.get('resume_image', 'trainer:latest') }}",
-        command=[
-            "python",
-            TRAINER,
-            "--steps",
-            str(STEPS),
-            "--save-every",
-            "50",
-            "--step-seconds",
-            STEP_SECONDS,
-        ],
+        command=["python", "/opt/trainer/train.py", *ARGUMENTS],
         checkpoint_root="{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
         machine_type="e2-standard-4",
         provisioning_model="SPOT",
-        poll_interval=float(os.environ.get("RESUME_EXAMPLE_POLL", "10")),
+        poll_interval=POLL_SECONDS,
+        # For the training's own errors; a preemption never spends one.
         retries=1,
         retry_delay=timedelta(seconds=10),
     )

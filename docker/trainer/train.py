@@ -54,6 +54,7 @@ class Options:
     learning_rate: float
     seed: int
     keep: int
+    fail_after: int
 
 
 @dataclass(frozen=True)
@@ -304,6 +305,8 @@ def run(options: Options, folder: Path) -> None:
         time.sleep(options.step_seconds)
         # Asked once a step, so that a notice never falls between "save?" and "go on?".
         stopping = bool(notice)
+        if training.step == options.fail_after:
+            raise SystemExit(f"failing after step {training.step}, as asked")
         if stopping or training.step % options.save_every == 0 or training.step == options.steps:
             checkpoint(training, folder, data, options, loss)
     if training.step < options.steps:
@@ -344,6 +347,7 @@ def parse(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--keep", type=int, default=0, help="newest local checkpoints to keep; 0 keeps all")
+    parser.add_argument("--fail-after", type=int, default=0, help="step after which to fail; 0 for never")
     return Options(**vars(parser.parse_args(arguments)))
 
 

@@ -44,8 +44,7 @@ def run_dag(home: Path, stack: LocalStack) -> dict:
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
-        "RESUME_EXAMPLE_STEPS": "300",
-        "RESUME_EXAMPLE_STEP_SECONDS": "0.02",
+        "RESUME_EXAMPLE_ARGUMENTS": "--steps 300 --step-seconds 0.02",
         "RESUME_EXAMPLE_POLL": "0.5",
         "RESUME_TRIGGER_MIN_SECONDS": "1",
     }

@@ -63,8 +63,7 @@ def airflow(options: Options, work: Path, stack: LocalStack, progress: Progress)
     shutil.copy(options.dag, dags)
     env = {
         **stack.environment,
-        "RESUME_EXAMPLE_STEPS": str(options.steps),
-        "RESUME_EXAMPLE_STEP_SECONDS": str(options.step_seconds),
+        "RESUME_EXAMPLE_ARGUMENTS": f"--steps {options.steps} --step-seconds {options.step_seconds}",
         "RESUME_EXAMPLE_POLL": "1",
     }
     return LocalAirflow(dags, home=work / "airflow", port=options.port, env=env, progress=progress.say)
