@@ -16,7 +16,8 @@ from airflow_resume_provider.runtime import env
 from airflow_resume_provider.runtime.nodes import Node
 
 #: Small files at the top of RESUME_DIR that travel with each checkpoint unless told otherwise.
-CARRIED = ("*.log", "*.jsonl", "*.csv", "*.tsv", "*.json", "*.yml", "*.yaml", "*.txt")
+#: Not *.yaml: LightningCLI refuses to start where its config.yaml lies already.
+CARRIED = ("*.log", "*.jsonl", "*.csv", "*.tsv", "*.json", "*.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
