@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_resume_provider.batch.events import raw
+
 if TYPE_CHECKING:
-    from google.cloud.batch_v1 import BatchServiceAsyncClient, BatchServiceClient, Job, Task
+    from google.cloud.batch_v1 import BatchServiceAsyncClient, BatchServiceClient
 
 PAGE_SIZE = 1000  # the API may answer with fewer
 CALL_TIMEOUT = 30.0
 # The specs of jobs are what makes a listing heavy; watching needs none of them.
+# https://cloud.google.com/apis/docs/system-parameters
 LIST_MASK = "jobs.name,jobs.uid,jobs.status,jobs.labels,nextPageToken"
 FIELD_MASK_HEADER = "x-goog-fieldmask"
+
+Page = Sequence[Any]  # the jobs of one page, below the client's wrappers
 
 
 class WatchApi(Protocol):
     """What the watcher asks of Google Cloud Batch."""
 
-    calls: int
+    def list_jobs(self, parent: str, label_filter: str) -> AsyncIterator[Page]:
+        """Yield the jobs page by page, without their specs where the server can leave those out."""
 
-    async def list_jobs(self, parent: str, label_filter: str) -> tuple[list[Job], int]:
-        """Return the jobs, with their specs masked out, and how many pages they came in."""
-
-    async def get_job(self, name: str) -> Job:
+    async def get_job(self, name: str) -> Any:
         """Return one job."""
 
-    async def list_tasks(self, name: str) -> Sequence[Task]:
+    async def list_tasks(self, name: str) -> Sequence[Any]:
         """Return the tasks of a job."""
 
     async def close(self) -> None:
@@ -42,40 +45,50 @@ def _group(name: str) -> dict[str, Any]:
     return {"parent": f"{name}/taskGroups/group0"}
 
 
+class _Masking:
+    """Options of a call; a server that refuses the field mask is not asked for it again."""
+
+    def __init__(self) -> None:
+        self._masked = True
+
+    def options(self, *, listing: bool = False) -> dict[str, Any]:
+        masked = listing and self._masked
+        metadata = [(FIELD_MASK_HEADER, LIST_MASK)] if masked else []
+        return {"timeout": CALL_TIMEOUT, "retry": None, "metadata": metadata}
+
+    def refused(self, error: Exception) -> bool:
+        from google.api_core.exceptions import InvalidArgument
+
+        was, self._masked = self._masked, self._masked and not isinstance(error, InvalidArgument)
+        return was and not self._masked
+
+
 class GrpcWatchApi:
     """Over the asynchronous client."""
 
     def __init__(self, client: BatchServiceAsyncClient) -> None:
         self._client = client
-        self.masked = True
-        self.calls = 0
+        self._masking = _Masking()
 
-    def _options(self, *, masked: bool = False) -> dict[str, Any]:
-        metadata = [(FIELD_MASK_HEADER, LIST_MASK)] if masked else []
-        return {"timeout": CALL_TIMEOUT, "retry": None, "metadata": metadata}
-
-    async def list_jobs(self, parent: str, label_filter: str) -> tuple[list[Job], int]:
-        """Return the jobs of all pages."""
-        pager = await self._client.list_jobs(
-            request=_listing(parent, label_filter), **self._options(masked=self.masked)
-        )
-        jobs: list[Job] = []
-        pages = 0
+    async def list_jobs(self, parent: str, label_filter: str) -> AsyncIterator[Page]:
+        """Yield page after page."""
+        request = _listing(parent, label_filter)
+        try:
+            pager = await self._client.list_jobs(request=request, **self._masking.options(listing=True))
+        except Exception as error:
+            if not self._masking.refused(error):
+                raise
+            pager = await self._client.list_jobs(request=request, **self._masking.options(listing=True))
         async for page in pager.pages:
-            jobs.extend(page.jobs)
-            pages += 1
-        self.calls += pages
-        return jobs, pages
+            yield raw(page).jobs
 
-    async def get_job(self, name: str) -> Job:
+    async def get_job(self, name: str) -> Any:
         """Return one job."""
-        self.calls += 1
-        return await self._client.get_job(request={"name": name}, **self._options())
+        return raw(await self._client.get_job(request={"name": name}, **self._masking.options()))
 
-    async def list_tasks(self, name: str) -> Sequence[Task]:
+    async def list_tasks(self, name: str) -> Sequence[Any]:
         """Return the tasks of a job."""
-        self.calls += 1
-        pager = await self._client.list_tasks(request=_group(name), **self._options())
+        pager = await self._client.list_tasks(request=_group(name), **self._masking.options())
         return [task async for task in pager]
 
     async def close(self) -> None:
@@ -88,37 +101,35 @@ class ThreadedWatchApi:
 
     def __init__(self, client: BatchServiceClient) -> None:
         self._client = client
-        self.masked = True
-        self.calls = 0
+        self._masking = _Masking()
 
-    async def _call(self, work: Callable[[], Any]) -> Any:
-        self.calls += 1
-        return await asyncio.to_thread(work)
+    async def list_jobs(self, parent: str, label_filter: str) -> AsyncIterator[Page]:
+        """Yield the pages, which are fetched together."""
+        request = _listing(parent, label_filter)
 
-    async def list_jobs(self, parent: str, label_filter: str) -> tuple[list[Job], int]:
-        """Return the jobs of all pages."""
-        metadata = [(FIELD_MASK_HEADER, LIST_MASK)] if self.masked else []
+        def work() -> list[Page]:
+            pager = self._client.list_jobs(request=request, **self._masking.options(listing=True))
+            return [raw(page).jobs for page in pager.pages]
 
-        def work() -> list[list[Job]]:
-            pager = self._client.list_jobs(
-                request=_listing(parent, label_filter), timeout=CALL_TIMEOUT, retry=None, metadata=metadata
-            )
-            return [list(page.jobs) for page in pager.pages]
+        try:
+            pages = await asyncio.to_thread(work)
+        except Exception as error:
+            if not self._masking.refused(error):
+                raise
+            pages = await asyncio.to_thread(work)
+        for page in pages:
+            yield page
 
-        pages = await self._call(work)
-        return [job for page in pages for job in page], len(pages)
-
-    async def get_job(self, name: str) -> Job:
+    async def get_job(self, name: str) -> Any:
         """Return one job."""
-        return await self._call(
-            lambda: self._client.get_job(request={"name": name}, timeout=CALL_TIMEOUT, retry=None)
-        )
+        return raw(await self._call(lambda o: self._client.get_job(request={"name": name}, **o)))
 
-    async def list_tasks(self, name: str) -> Sequence[Task]:
+    async def list_tasks(self, name: str) -> Sequence[Any]:
         """Return the tasks of a job."""
-        return await self._call(
-            lambda: list(self._client.list_tasks(request=_group(name), timeout=CALL_TIMEOUT, retry=None))
-        )
+        return list(await self._call(lambda o: list(self._client.list_tasks(request=_group(name), **o))))
+
+    async def _call(self, work: Callable[[dict[str, Any]], Any]) -> Any:
+        return await asyncio.to_thread(work, self._masking.options())
 
     async def close(self) -> None:
         """Close the session."""

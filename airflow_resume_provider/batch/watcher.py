@@ -15,82 +15,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from airflow_resume_provider.attempts.observation import GONE, JobSeen
 from airflow_resume_provider.batch import labels
 from airflow_resume_provider.batch.retrying import passing
+from airflow_resume_provider.batch.subscription import Subscription
 
 if TYPE_CHECKING:
-    from google.cloud.batch_v1 import Job
-
-    from airflow_resume_provider.batch.watch_api import WatchApi
+    from airflow_resume_provider.batch.watch_api import Page, WatchApi
 
 log = logging.getLogger(__name__)
 
-NOT_FOUND_GRACE = 300.0  # a job may not be found for minutes after its creation, and at scale
-ERROR_BUDGET = 600.0  # looking may fail for so long while the job runs on
-DENIALS = 3  # errors in a row that do not pass by themselves
 AT_ONCE = 16  # single reads in flight
-
-
-@dataclass(eq=False)
-class Subscription:
-    """One trigger's interest in one job; `changed` is set whenever there is news."""
-
-    job_name: str
-    day: str
-    interval: float
-    error_budget: float = ERROR_BUDGET
-    not_found_grace: float = NOT_FOUND_GRACE
-    seen: JobSeen | None = None
-    error: Exception | None = None  # why the last look failed
-    failing_since: float = 0.0
-    missing_since: float = 0.0
-    looks: int = 0
-    denials: int = 0
-    given_up: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def tell(self, seen: JobSeen) -> None:
-        """Take in a successful look."""
-        before, self.seen = self.seen, seen
-        self.looks += 1
-        self._sound()
-        if seen.state != GONE:
-            self.missing_since = 0.0
-        if before is None or _differs(before, seen):
-            self.changed.set()
-
-    def missing(self, now: float) -> None:
-        """Take in that the API does not know the job; only after a while does that mean it is gone."""
-        self.missing_since = self.missing_since or now
-        deleting = self.seen is not None and self.seen.state == "DELETION_IN_PROGRESS"
-        if deleting or now - self.missing_since >= self.not_found_grace:
-            self.tell(JobSeen(name=self.job_name, state=GONE))
-        self._sound()
-
-    def failed(self, error: Exception, now: float) -> None:
-        """Take in that a look failed; only a spent budget is news."""
-        self.error = error
-        self.failing_since = self.failing_since or now
-        self.denials = 0 if passing(error) else self.denials + 1
-        if self.denials >= DENIALS or now - self.failing_since >= self.error_budget:
-            self.given_up = True
-            self.changed.set()
-
-    def _sound(self) -> None:
-        self.error, self.failing_since, self.denials = None, 0.0, 0
-
-
-def _differs(before: JobSeen, after: JobSeen) -> bool:
-    return (before.state, before.failed_tasks, len(before.events)) != (
-        after.state,
-        after.failed_tasks,
-        len(after.events),
-    )
 
 
 class JobWatcher:
@@ -110,6 +47,7 @@ class JobWatcher:
         self._task: asyncio.Task[None] | None = None
         self._soon = asyncio.Event()
         self._pages: dict[str, int] = {}
+        self._lists = True
         self.api: WatchApi | None = None
 
     def __repr__(self) -> str:
@@ -187,21 +125,32 @@ class JobWatcher:
 
     async def _look_at_day(self, day: str, group: list[Subscription]) -> None:
         api = await self._connected()
-        if len(group) <= self._pages.get(day, 1):
+        if len(group) <= self._pages.get(day, 1) or not self._lists:
             await self._look_singly(api, group)
-            return
-        jobs, self._pages[day] = await api.list_jobs(self.parent, f'labels.{labels.DAY}="{day}"')
-        listed = {job.name: job for job in jobs}
-        absent = [s for s in group if not self._told(s, listed)]
-        await self._look_singly(api, absent)
+        else:
+            await self._look_singly(api, await self._unlisted(api, day, group))
 
-    def _told(self, subscription: Subscription, listed: dict[str, Job]) -> bool:
-        from airflow_resume_provider.batch.events import job_seen
+    async def _unlisted(self, api: WatchApi, day: str, group: list[Subscription]) -> list[Subscription]:
+        """List the day's jobs, tell whom they concern, and return whom no job concerned."""
+        before = {subscription: subscription.looks for subscription in group}
+        pages = 0
+        try:
+            async for page in api.list_jobs(self.parent, f'labels.{labels.DAY}="{day}"'):
+                pages += 1
+                self._tell(page)
+                await asyncio.sleep(0)  # between pages everybody else has a turn
+        except Exception as error:
+            if not _cannot_list(error):
+                raise
+            self._lists = False
+            log.warning("%s does not list jobs by label, each is asked for by itself: %r", self.parent, error)
+        self._pages[day] = pages
+        return [subscription for subscription in group if subscription.looks == before[subscription]]
 
-        job = listed.get(subscription.job_name)
-        if job is not None:
-            subscription.tell(job_seen(job))
-        return job is not None
+    def _tell(self, page: Page) -> None:
+        for job in page:
+            for subscription in self._subscriptions.get(job.name, ()):
+                subscription.look(job)
 
     async def _look_singly(self, api: WatchApi, group: list[Subscription]) -> None:
         limit = asyncio.Semaphore(AT_ONCE)
@@ -215,10 +164,8 @@ class JobWatcher:
     async def _look_at(self, api: WatchApi, subscription: Subscription) -> None:
         from google.api_core.exceptions import NotFound
 
-        from airflow_resume_provider.batch.events import job_seen
-
         try:
-            subscription.tell(job_seen(await api.get_job(subscription.job_name)))
+            subscription.look(await api.get_job(subscription.job_name))
         except NotFound:
             subscription.missing(self._clock())
         except Exception as error:
@@ -229,6 +176,12 @@ class JobWatcher:
         log.log(level, "Looking at %d jobs of %s failed: %r", len(group), self.parent, error)
         for subscription in group:
             subscription.failed(error, self._clock())
+
+
+def _cannot_list(error: Exception) -> bool:
+    from google.api_core.exceptions import InvalidArgument, MethodNotImplemented
+
+    return isinstance(error, InvalidArgument | MethodNotImplemented)
 
 
 async def _closed(api: WatchApi) -> None:

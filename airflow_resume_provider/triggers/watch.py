@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
 from airflow_resume_provider.attempts.observation import JobSeen
 from airflow_resume_provider.batch import labels
-from airflow_resume_provider.batch.watcher import JobWatcher, Subscription, watcher
+from airflow_resume_provider.batch.subscription import Subscription
+from airflow_resume_provider.batch.watcher import JobWatcher, watcher
 from airflow_resume_provider.triggers.stall import StallWatch
 from airflow_resume_provider.triggers.train import now
 

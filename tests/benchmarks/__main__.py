@@ -13,6 +13,8 @@ from importlib import import_module
 # Add a module here to make it part of `make bench`.
 BENCHMARKS = {
     "checkpoints": "tests.benchmarks.checkpoint_transfer",
+    "importing": "tests.benchmarks.importing",
+    "watching": "tests.benchmarks.watching",
 }
 
 

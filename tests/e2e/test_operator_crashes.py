@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_resume_provider.checkpoints import Lineage, StoreOptions
 from airflow_resume_provider.testing.airflow import LocalAirflow
 from airflow_resume_provider.testing.airflow_client import until
 from airflow_resume_provider.testing.faults import Plan, preempt, stock_out
@@ -266,4 +267,7 @@ def test_triggerer_killed(start):
 
 
 def _committed(case: Case) -> bool:
-    return bool(list(case.stack.root.glob(f"buckets/**/*{case.dag_id}*/**/manifest.json*")))
+    spec = case.stack.job(case.jobs[0].id)["job"]["taskGroups"][0]["taskSpec"]
+    uri = spec["runnables"][0]["environment"]["variables"]["RESUME_LINEAGE"]
+    options = StoreOptions(emulator=case.stack.storage_endpoint)
+    return any(attempt.checkpoints for attempt in Lineage.open(uri, options=options).history().attempts)

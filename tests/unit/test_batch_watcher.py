@@ -10,7 +10,8 @@ from google.api_core import exceptions
 from google.cloud.batch_v1 import Job, JobStatus, Task
 
 from airflow_resume_provider.attempts.observation import GONE
-from airflow_resume_provider.batch.watcher import JobWatcher, Subscription, watcher
+from airflow_resume_provider.batch.subscription import Subscription
+from airflow_resume_provider.batch.watcher import JobWatcher, watcher
 
 PARENT = "projects/p/locations/us-central1"
 DAY = "20261130"
@@ -32,7 +33,7 @@ class FakeApi:
         self.error = None
         self.everything = []
         self.page = 1000
-        self.closed = False
+        self.closed = self.cannot_list = False
         self.filters = set()
 
     def job(self, job_name):
@@ -47,10 +48,12 @@ class FakeApi:
         self.filters.add(label_filter)
         if self.error is not None:
             raise self.error
+        if self.cannot_list:
+            raise exceptions.InvalidArgument("filter")
         jobs = [self.job(n) for n in self.states if n not in self.hidden] + self.everything
-        pages = max(1, -(-len(jobs) // self.page))
-        self.listed += pages
-        return jobs, pages
+        for start in range(0, max(1, len(jobs)), self.page):
+            self.listed += 1
+            yield [Job.pb(job) for job in jobs[start : start + self.page]]
 
     async def get_job(self, job_name):
         await asyncio.sleep(0)
@@ -59,7 +62,7 @@ class FakeApi:
             raise self.error
         if job_name not in self.states:
             raise exceptions.NotFound("no such job")
-        return self.job(job_name)
+        return Job.pb(self.job(job_name))
 
     async def list_tasks(self, job_name):
         return [Task(name=f"{job_name}/taskGroups/group0/tasks/0")]
@@ -163,6 +166,16 @@ async def test_a_job_that_the_listing_does_not_show_is_asked_for():
     mine = [shared.subscribe(interest(i)) for i in range(3)]
     await until(lambda: all(s.looks >= 2 for s in mine))
     assert api.got >= 2
+
+
+async def test_a_server_that_cannot_list_by_label_is_asked_for_each(caplog):
+    """A filter that is refused does not end the watch."""
+    api = FakeApi(3)
+    api.cannot_list = True
+    shared = watching(api)
+    mine = [shared.subscribe(interest(i)) for i in range(3)]
+    await until(lambda: all(s.looks >= 2 for s in mine))
+    assert caplog.text.count("does not list jobs by label") == 1
 
 
 @pytest.mark.parametrize(

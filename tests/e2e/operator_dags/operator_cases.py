@@ -87,9 +87,9 @@ with case("supervisor_killed"):
 with case("triggerer_killed"):
     train(arguments=["--step-seconds", "1"])
 with case("cleared_deferred"):
-    train(arguments=["--step-seconds", "0.5"])
+    train(arguments=["--step-seconds", "1"])
 with case("cleared_running"):
-    train(arguments=["--step-seconds", "0.5"], deferrable=False)
+    train(arguments=["--step-seconds", "1"], deferrable=False)
 with case("marked_failed"):
     train(arguments=["--step-seconds", "5"])
 with case("marked_success"):

@@ -1,0 +1,69 @@
+"""One trigger's interest in one job, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_resume_provider.attempts.observation import GONE, JobSeen
+from airflow_resume_provider.batch.retrying import passing
+
+NOT_FOUND_GRACE = 300.0  # a job may not be found for minutes after its creation, and at scale
+ERROR_BUDGET = 600.0  # looking may fail for so long while the job runs on
+DENIALS = 3  # errors in a row that do not pass by themselves
+
+
+@dataclass(eq=False, slots=True)
+class Subscription:
+    """`changed` is set whenever there is news; `given_up` when looking has failed for too long."""
+
+    job_name: str
+    day: str
+    interval: float
+    error_budget: float = ERROR_BUDGET
+    not_found_grace: float = NOT_FOUND_GRACE
+    seen: JobSeen | None = None
+    error: Exception | None = None  # why the last look failed
+    failing_since: float = 0.0
+    missing_since: float = 0.0
+    looks: int = 0
+    denials: int = 0
+    given_up: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _signature: tuple[int, ...] = ()
+
+    def look(self, job: Any) -> None:
+        """Take in a successful look; only a difference is worth reading the whole message."""
+        from airflow_resume_provider.batch.events import job_seen, signature
+
+        self.looks += 1
+        self.missing_since = 0.0
+        self._sound()
+        found = signature(job)
+        if found != self._signature:
+            self._signature = found
+            self.seen = job_seen(job)
+            self.changed.set()
+
+    def missing(self, now: float) -> None:
+        """Take in that the API does not know the job; only after a while does that mean it is gone."""
+        self.missing_since = self.missing_since or now
+        self._sound()
+        deleting = self.seen is not None and self.seen.state == "DELETION_IN_PROGRESS"
+        if deleting or now - self.missing_since >= self.not_found_grace:
+            self.seen = JobSeen(name=self.job_name, state=GONE)
+            self.changed.set()
+
+    def failed(self, error: Exception, now: float) -> None:
+        """Take in that a look failed; only a spent budget is news."""
+        self.error = error
+        self.failing_since = self.failing_since or now
+        self.denials = 0 if passing(error) else self.denials + 1
+        if self.denials >= DENIALS or now - self.failing_since >= self.error_budget:
+            self.given_up = True
+            self.changed.set()
+
+    def _sound(self) -> None:
+        if self.error is not None:
+            self.error, self.failing_since, self.denials = None, 0.0, 0
