@@ -217,8 +217,11 @@ class JobRun:
         try:
             ends: set[asyncio.Future[Any]] = {running, vm.lost}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if running.done() and (running.result().exit_code == 0 or not vm.ending):
+            if running.done() and running.result().exit_code == 0:
                 return running.result()
+            if not vm.ending:
+                # The whole VM may have died under its task, by nobody's plan.
+                return _outcome(SILENT) if vm.machine.gone.is_set() else running.result()
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -376,7 +379,8 @@ class JobRun:
             # What is closing already is not to be interrupted: it would leave a VM half ended.
             if not self._closing:
                 self.main.cancel()
-            await asyncio.gather(self.main, return_exceptions=True)
+            # Waited for and not awaited: should this call be cancelled, the closing goes on.
+            await asyncio.wait({self.main})
 
     def abandon_tasks(self) -> None:
         """Bring the tasks of a job that ended before they did to a final state."""
