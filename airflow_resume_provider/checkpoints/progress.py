@@ -33,7 +33,7 @@ Watcher = Callable[[Progress], None]
 
 
 class Meter:
-    """Counts from several threads and tells `watcher` at most every `interval` seconds, and at the end."""
+    """Counts from several threads and tells `watcher` at once, then every `interval` seconds, and at the end."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class Meter:
         self._total_bytes, self._total_files = total_bytes, total_files
         self._bytes = self._files = 0
         self._watcher, self._interval, self._clock = watcher, interval, clock
-        self._began = self._told = clock()
+        self._began = clock()
+        self._told = self._began - interval
         self._lock = threading.Lock()
 
     def add(self, nbytes: int, files: int = 0) -> None:

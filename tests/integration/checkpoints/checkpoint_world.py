@@ -17,15 +17,16 @@ from typing import Any
 import obstore
 from aiohttp import web
 from crc32c import crc32c
+from fault_proxy import FaultProxy
 from obstore.store import GCSStore
 
-from airflow_resume_provider.testing.gcs import Fault, FaultPlan, GcsServer, Hooks
+from airflow_resume_provider.testing.gcs import FaultPlan, GcsServer, Hooks
 
 BUCKET = "b"
 
 
 class DisturbedServer:
-    """An object store on an event loop of its own; `plan` disturbs requests, `requests` remembers them."""
+    """An object store behind a fault proxy; `plan` disturbs requests, `requests` remembers them."""
 
     def __init__(self, root: Path) -> None:
         self.plan = FaultPlan()
@@ -37,7 +38,9 @@ class DisturbedServer:
         self._thread.start()
         self._run(self._server.start())
         self._server.create_bucket(BUCKET)
-        self.endpoint = self._server.endpoint
+        self._proxy = FaultProxy(self.plan, self._server.port)
+        self._run(self._proxy.start())
+        self.endpoint = f"http://127.0.0.1:{self._proxy.port}"
 
     def calm(self) -> None:
         """Disturb nothing from now on, and forget what was asked."""
@@ -51,14 +54,15 @@ class DisturbedServer:
 
     def close(self) -> None:
         """Stop the server and its loop."""
+        self._run(self._proxy.stop())
         self._run(self._server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _before(self, request: web.Request) -> web.StreamResponse | Fault | None:
+    async def _before(self, request: web.Request) -> web.StreamResponse | None:
         self.requests.append((request.method, request.raw_path))
-        return self.answer(request) or await self.plan(request)
+        return self.answer(request)
 
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=30)
