@@ -27,7 +27,6 @@ from airflow_resume_provider.operators.submission import Shown, Submitter, Waiti
 from airflow_resume_provider.operators.training import Course, Training
 
 if TYPE_CHECKING:
-    from airflow_resume_provider.checkpoints import History
     from airflow_resume_provider.hooks.batch import ResumableBatchHook
 
 log = logging.getLogger(__name__)
@@ -80,15 +79,16 @@ class Conductor:
         history = lineage.history()
         remembered = self.publisher.remembered_ledger(generation)
         course = Course(lineage, generation, ledger_of(history, remembered))
+        self.training.cancel_strays(history, course.ledger)
         number = history.newest_attempt
         if number == 0:
             return self.submitter.submit(course, 1, 0, "the first attempt")
         account = Account.of(history, number)
         if account.intent is None:
             return self.submitter.submit(course, number + 1, 0, "the attempt before was nobody's")
-        return self._go_on(course, history, account)
+        return self._go_on(course, account)
 
-    def _go_on(self, course: Course, history: History, account: Account) -> Step:
+    def _go_on(self, course: Course, account: Account) -> Step:
         """Decide about the newest attempt, which an earlier try or a lost worker submitted."""
         intent = account.intent
         seen = self.training.look(intent.job_name)
@@ -106,7 +106,6 @@ class Conductor:
         course = self._accounted(course, account, verdict, seen)
         if verdict.kind is Kind.SUCCEEDED:
             return self._finish(course, account)
-        self.training.cancel_strays(history, course.ledger)
         log.info("Attempt %d: %s, %s", account.number, verdict.kind, verdict.reason)
         rung = next_rung(self.plan.rules.ladder, course.ledger, self.plan.rules.placement_policy)
         return self.submitter.submit(course, account.number + 1, rung or 0, verdict.reason)
