@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from . import json_batch, json_buckets, json_objects, json_uploads, xml_objects
+from . import access, json_batch, json_buckets, json_objects, json_uploads, xml_objects
 from .call import Call
 from .faults import Fault
 from .hooks import Hooks
@@ -19,6 +19,8 @@ from .store import Store
 log = logging.getLogger(__name__)
 STORE = web.AppKey("store", Store)
 
+_ACL: dict[str, Any] = {"GET": access.list_entries, "POST": access.add_entry}
+_ACL_ENTRY: dict[str, Any] = {"GET": access.get_entry, "DELETE": access.delete_entry}
 _ROUTES: dict[tuple[str, ...], dict[str, Any]] = {
     ("b",): {"GET": json_buckets.list_all, "POST": json_buckets.insert},
     ("b", "*"): {
@@ -39,6 +41,12 @@ _ROUTES: dict[tuple[str, ...], dict[str, Any]] = {
     ("b", "*", "o", "*", "moveTo", "o", "*"): {"POST": json_objects.move},
     ("b", "*", "o", "*", "copyTo", "b", "*", "o", "*"): {"POST": json_objects.copy},
     ("b", "*", "o", "*", "rewriteTo", "b", "*", "o", "*"): {"POST": json_objects.rewrite},
+    ("b", "*", "acl"): _ACL,
+    ("b", "*", "acl", "*"): _ACL_ENTRY,
+    ("b", "*", "defaultObjectAcl"): _ACL,
+    ("b", "*", "defaultObjectAcl", "*"): _ACL_ENTRY,
+    ("b", "*", "o", "*", "acl"): _ACL,
+    ("b", "*", "o", "*", "acl", "*"): _ACL_ENTRY,
     ("b", "*", "storageLayout"): {"GET": json_buckets.storage_layout},
     ("b", "*", "notificationConfigs"): {"GET": json_buckets.notifications},
     ("b", "*", "iam"): {"GET": json_buckets.get_policy, "PUT": json_buckets.set_policy},
@@ -132,6 +140,7 @@ def _refuse(refusal: Refusal, *, as_json: bool, plain: bool = False) -> web.Resp
 async def answer(call: Call) -> web.StreamResponse:
     """Answer a request that has been taken apart."""
     _check_payer(call)
+    access.check_signature_age(call)
     if call.kind == "xml":
         return await xml_objects.answer(call)
     if call.kind == "batch":
@@ -143,13 +152,19 @@ async def answer(call: Call) -> web.StreamResponse:
     return found
 
 
+def _names(parts: list[str]) -> set[int]:
+    """Return which segments of a path are names that clients chose."""
+    if parts[2:3] == ["o"]:
+        return {1, 3, 5} if parts[4:5] == ["acl"] else {1, 3, 6, 8}
+    return {1, 3} if parts[2:3] in (["acl"], ["defaultObjectAcl"]) else {1}
+
+
 def _methods(call: Call) -> dict[str, Any]:
     if call.kind == "upload":
         if len(call.parts) == 3 and (call.parts[0], call.parts[2]) == ("b", "o"):
             return _UPLOADS
         raise not_found()
-    names = {1, 3, 6, 8} if call.parts[2:3] == ["o"] else {1}
-    shape = tuple("*" if index in names else part for index, part in enumerate(call.parts))
+    shape = tuple("*" if index in _names(call.parts) else part for index, part in enumerate(call.parts))
     if (methods := _ROUTES.get(shape)) is None:
         raise not_found()
     return methods

@@ -24,12 +24,13 @@ _STORAGE_CLASSES = {
     "DURABLE_REDUCED_AVAILABILITY",
 }
 _TEXTS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
-_OBJECT_SETTINGS = (*_TEXTS, "storageClass", "customTime", "metadata", "contexts")
+_OBJECT_SETTINGS = (*_TEXTS, "storageClass", "customTime", "metadata", "contexts", "acl")
 _FLAGS = ("temporaryHold", "eventBasedHold")
 _BUCKET_SETTINGS = (
     *("location", "storageClass", "labels", "versioning", "billing", "lifecycle", "cors", "website"),
     *("logging", "encryption", "autoclass", "defaultEventBasedHold", "iamConfiguration", "retentionPolicy"),
     *("softDeletePolicy", "rpo", "hierarchicalNamespace", "customPlacementConfig", "objectRetention"),
+    *("acl", "defaultObjectAcl"),
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
@@ -107,13 +108,13 @@ def bucket_resource(bucket: Bucket, base: str, *, full: bool = False) -> dict[st
         },
         **settings,
     }
-    if full:
-        resource |= {
-            "acl": [],
-            "defaultObjectAcl": [],
-            "owner": {"entity": f"project-owners-{PROJECT_NUMBER}"},
-        }
-    return resource
+    return _with_access(resource, full, ("acl", "defaultObjectAcl"))
+
+
+def _with_access(resource: dict[str, Any], full: bool, lists: tuple[str, ...]) -> dict[str, Any]:
+    """Show who may do what, or hide it (projection=noAcl)."""
+    access = {name: resource.pop(name, []) for name in lists}
+    return resource | access | {"owner": _OWNER} if full else resource
 
 
 def object_resource(version: Version, base: str, *, full: bool = False) -> dict[str, Any]:
@@ -145,9 +146,7 @@ def object_resource(version: Version, base: str, *, full: bool = False) -> dict[
         resource["componentCount"] = version.components
     if version.deleted is not None:
         resource["timeDeleted"] = timestamp(version.deleted)
-    if full:
-        resource |= {"acl": [], "owner": _OWNER}
-    return resource
+    return _with_access(resource, full, ("acl",))
 
 
 def wants_full(query: dict[str, str]) -> bool:

@@ -91,6 +91,8 @@ class Store:
         with self.catalogue.transaction():
             live = self.catalogue.live(bucket, name)
             conditions.check_write(live)
+            if live:
+                _check_held(live)
             if live and self.catalogue.retire(live, keep=home.versioned):
                 garbage = live.segments
             generation, size = self.catalogue.next_generation(), sum(size for _, size in segments)
@@ -114,6 +116,7 @@ class Store:
         with self.catalogue.transaction():
             found = self.catalogue.version(bucket, name, generation)
             version = conditions.check_existing(found, bucket, name)
+            _check_held(version)
             gone = self.catalogue.retire(version, keep=home.versioned and generation is None)
         if gone:
             self.blobs.discard(name for name, _ in version.segments)
@@ -235,6 +238,18 @@ class Store:
                 "(create, update, and delete). Please reduce your request rate.",
             )
         self._last_change[(bucket, name)] = now
+
+
+def _check_held(version: Version) -> None:
+    for hold, words in (("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")):
+        if version.settings.get(hold):
+            raise Refusal(
+                403,
+                "forbidden",
+                f"Object '{version.bucket}/{version.name}' is under active {words} hold and cannot be "
+                "deleted, overwritten or archived until hold is removed.",
+                code="ObjectUnderActiveHold",
+            )
 
 
 def _lock(path: Path) -> int:

@@ -7,7 +7,7 @@ import os
 import obstore
 import pytest
 from crc32c import crc32c
-from google.api_core.exceptions import BadRequest, Conflict, NotFound, PreconditionFailed
+from google.api_core.exceptions import BadRequest, Conflict, Forbidden, NotFound, PreconditionFailed
 
 NAMES = [
     "a",
@@ -399,3 +399,78 @@ def test_addresses_that_mean_nothing_are_refused(http, bucket):
     assert http("POST", f"/storage/v1/b/{bucket.name}/o/x").status_code == 405
     assert http("GET", f"/storage/v1/b/{bucket.name}/o/a/b").status_code == 404
     assert http("PATCH", f"/{bucket.name}/x").status_code == 405
+
+
+# Access
+
+
+def test_held_objects_can_be_neither_replaced_nor_deleted(bucket):
+    """A temporary or event-based hold is 403 until it is taken off."""
+    for hold in ("temporary_hold", "event_based_hold"):
+        blob = bucket.blob(hold)
+        blob.upload_from_string("1")
+        setattr(blob, hold, True)
+        blob.patch()
+        with pytest.raises(Forbidden, match="hold"):
+            bucket.blob(hold).upload_from_string("2")
+        with pytest.raises(Forbidden, match="hold"):
+            bucket.blob(hold).delete()
+        setattr(blob, hold, False)
+        blob.patch()
+        blob.delete()
+
+
+def test_access_lists_are_kept(client, bucket):
+    """make_public, granting and revoking are shown again; nothing is enforced."""
+    blob = bucket.blob("x")
+    blob.upload_from_string("1")
+    blob.make_public()
+    again = bucket.get_blob("x")
+    again.acl.reload()
+    assert list(again.acl) == [{"entity": "allUsers", "role": "READER"}]
+    assert "acl" not in again._properties
+    again.make_private()
+    again.acl.reload()
+    assert list(again.acl) == []
+    bucket.acl.user("a@b.c").grant_owner()
+    bucket.acl.save()
+    assert {"entity": "user-a@b.c", "role": "OWNER"} in list(client.get_bucket(bucket.name).acl)
+
+
+def test_signed_addresses_end(http, bucket):
+    """Before its end a signed address works, after it it is ExpiredToken."""
+    bucket.blob("x").upload_from_string("1")
+    signed = "X-Goog-Algorithm=GOOG4-RSA-SHA256&X-Goog-Signature=00&X-Goog-Date={}&X-Goog-Expires={}"
+    path = f"/{bucket.name}/x?{signed}"
+    assert http("GET", path.format("20200101T000000Z", 604800)).status_code == 400
+    assert "ExpiredToken" in http("GET", path.format("20200101T000000Z", 604800)).text
+    assert http("GET", path.format("20990101T000000Z", 60)).content == b"1"
+
+
+def test_obstore_updates_only_the_version_it_saw(store):
+    """PutMode update is compare-and-swap on the generation."""
+    first = obstore.put(store, "x", b"1")
+    second = obstore.put(store, "x", b"2", mode={"version": first["version"], "e_tag": first["e_tag"]})
+    assert second["version"] > first["version"]
+    with pytest.raises(obstore.exceptions.PreconditionError):
+        obstore.put(store, "x", b"3", mode={"version": first["version"], "e_tag": first["e_tag"]})
+    assert obstore.get(store, "x").bytes() == b"2"
+
+
+def test_the_storage_class_can_be_changed(bucket):
+    """update_storage_class rewrites the object in place."""
+    blob = bucket.blob("x")
+    blob.upload_from_string("1")
+    blob.update_storage_class("COLDLINE")
+    assert bucket.get_blob("x").storage_class == "COLDLINE"
+    assert blob.download_as_bytes() == b"1"
+
+
+def test_bucket_configurations_are_kept(client, bucket):
+    """Lifecycle rules, CORS, default holds and autoclass come back as they were set."""
+    bucket.add_lifecycle_delete_rule(age=3)
+    bucket.cors = [{"origin": ["*"], "method": ["GET"]}]
+    bucket.patch()
+    again = client.get_bucket(bucket.name)
+    assert next(iter(again.lifecycle_rules))["action"] == {"type": "Delete"}
+    assert again.cors == [{"origin": ["*"], "method": ["GET"]}]
