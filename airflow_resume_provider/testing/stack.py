@@ -119,6 +119,7 @@ class Stack:
             executor=self.executor,
             environment=self._for_jobs,
             status=self.status,
+            buckets=self.buckets,
             allowed_hosts=allowed_hosts,
         )
         self._lineages: Lineages | None = None
@@ -149,6 +150,18 @@ class Stack:
             "jobs": self.batch.service.counts(),
             "vms": sum(len(run.vms) for run in self.batch.service.runs.values()),
         }
+
+    def buckets(self) -> list[dict[str, Any]]:
+        """Name, number of objects and bytes of each bucket."""
+        catalogue = self.storage.store.catalogue
+        sums = "SELECT bucket, count(*), sum(size) FROM objects WHERE deleted IS NULL GROUP BY bucket"
+        found = {name: (count, size) for name, count, size in catalogue.db.execute(sums)}
+        return [
+            dict(
+                zip(("name", "objects", "bytes"), (bucket.name, *found.get(bucket.name, (0, 0))), strict=True)
+            )
+            for bucket in catalogue.buckets()
+        ]
 
     async def start(self) -> Stack:
         """Start everything."""

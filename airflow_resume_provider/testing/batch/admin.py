@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,12 @@ class Admin:
 
     Args:
         status: facts about the whole stack, for `resume-local status`.
+        buckets: name, number of objects and bytes of each bucket.
     """
 
     service: BatchService
     status: Callable[[], dict[str, Any]]
+    buckets: Callable[[], list[dict[str, Any]]]
 
     def record(self, job: str) -> JobRecord:
         """A job by full name, id or uid; of several with one id, the newest.
@@ -161,6 +162,7 @@ def _read_logs(admin: Admin, request: web.BaseRequest, rest: str) -> web.Respons
 
 _READERS: dict[str, Callable[[Admin, web.BaseRequest, str], web.Response]] = {
     "status": lambda admin, _request, _rest: web.json_response(admin.status()),
+    "buckets": lambda admin, _request, _rest: web.json_response(admin.buckets()),
     "jobs": _read_jobs,
     "logs": _read_logs,
     "faults": lambda admin, _request, _rest: web.json_response(admin.plan()),
@@ -189,5 +191,3 @@ _WRITERS: dict[str, Callable[[Admin, str, dict[str, Any]], Awaitable[Any]]] = {
     "faults": _write_faults,
     "reset": _write_reset,
 }
-
-__all__ = ["Admin", "NoSuchJob", "admin_handler", "json"]

@@ -35,7 +35,8 @@ class BatchServer:
     Args:
         root: directory for state, logs and the VMs' disks.
         environment: variables that every runnable gets.
-        status: more facts for `/local/status`.
+        status: facts for `/local/status`.
+        buckets: the object store's buckets, for the page.
         allowed_hosts: Host headers that are accepted besides loopback names.
     """
 
@@ -50,13 +51,14 @@ class BatchServer:
         executor: Executor | None = None,
         environment: Mapping[str, str] | None = None,
         status: Callable[[], dict[str, Any]] = dict,
+        buckets: Callable[[], list[dict[str, Any]]] = list,
         allowed_hosts: Collection[str] = (),
     ) -> None:
         self.root, self._wanted = root, (host, port)
         self._settings, self._plan = settings or Settings(), plan
         self._executor = executor or ProcessExecutor()
         self._environment = environment if environment is not None else {}
-        self._status, self._allowed = status, allowed_hosts
+        self._status, self._buckets, self._allowed = status, buckets, allowed_hosts
         self.endpoint = ""
         self.service: BatchService
         self.admin: Admin
@@ -78,7 +80,7 @@ class BatchServer:
         )
         self._store = Store(self.root / "batch.sqlite")
         self.service = BatchService(site, self._store, Clock())
-        self.admin = Admin(self.service, self._status)
+        self.admin = Admin(self.service, self._status, self._buckets)
         await self._listen()
         self.service.restore()
         self.service.resume_operations()
