@@ -9,7 +9,7 @@ from datetime import timedelta
 import obstore
 import pytest
 import requests
-from conftest import running
+from gcs_world import running
 
 from airflow_resume_provider.testing.gcs import Fault, FaultPlan, Hooks
 

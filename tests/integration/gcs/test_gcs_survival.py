@@ -14,7 +14,7 @@ from pathlib import Path
 import obstore
 import pytest
 import requests
-from conftest import running
+from gcs_world import running
 from google.api_core.exceptions import NotFound, PreconditionFailed
 
 from airflow_resume_provider.testing.gcs import RootInUse, Store
