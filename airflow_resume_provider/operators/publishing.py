@@ -30,7 +30,6 @@ class Publisher:
     def __init__(self, context: Any) -> None:
         self._context = context
         self._ti = context["ti"]
-        self._warned = False
 
     def published_reference(self) -> Mapping[str, Any] | None:
         """Return the reference that the attempt before published in this try."""
@@ -56,14 +55,7 @@ class Publisher:
 
     @property
     def _store(self) -> Any:
-        store = self._context.get("task_state_store")
-        if store is None and not self._warned:
-            self._warned = True
-            log.warning(
-                "This Airflow has no task state store (3.3 has): the attempts' history is kept in the"
-                " checkpoint root alone, and is not shown in the UI between tries."
-            )
-        return store
+        return self._context.get("task_state_store")
 
     def _remember(self, course: Course, reference: Reference | None) -> None:
         """Keep the state over tries where Airflow can; it is a cache, the lineage is the truth."""

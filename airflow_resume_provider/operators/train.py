@@ -252,9 +252,11 @@ class ResumableTrainOperator(BaseOperator):
         return plan(self)
 
     def _repeat_preemptions_at_once(self) -> None:
-        import airflow.sdk
+        if self.on_preemption != "retry":
+            return
+        from airflow_resume_provider.triggers.versions import has_retry_policy
 
-        if self.on_preemption == "retry" and hasattr(airflow.sdk, "RetryPolicy"):
+        if has_retry_policy():
             from airflow_resume_provider.operators.retrying import PreemptionRetryPolicy
 
             self.retry_policy = PreemptionRetryPolicy(getattr(self, "retry_policy", None))
@@ -274,6 +276,10 @@ class ResumableTrainOperator(BaseOperator):
 
     def execute(self, context: Any) -> Any:
         """Adopt, finish or submit; then wait."""
+        from airflow_resume_provider.triggers.versions import missing
+
+        for words in missing(context, on_preemption=self.on_preemption):
+            self.log.warning("This Airflow is older than 3.3: %s.", words)
         return self._until_done(self._conducting(context).begin(), context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
