@@ -118,8 +118,9 @@ def container_command(runnable: Any, place: Place, mounts: Mapping[str, str]) ->
     work = Path.cwd()
     for pattern, directories in place.images.items():
         if fnmatch.fnmatch(container.image_uri, pattern):
-            inside.update(directories)
-            work = Path(next(iter(directories.values()), work))
+            here = {name: str(Path(directory).absolute()) for name, directory in directories.items()}
+            inside.update(here)
+            work = Path(next(iter(here.values()), work))
             break
     rewrite = Paths(inside)
     argv = ([container.entrypoint] if container.entrypoint else []) + list(container.commands)
