@@ -9,7 +9,9 @@ from stack_clients import TRANSPORTS, Client
 
 from airflow_resume_provider.testing import LocalStack, Settings
 
-QUICK = Settings(grace_seconds=2.0, stop_grace_seconds=0.5, background_grace_seconds=0.3, report_timeout_seconds=0.3)
+QUICK = Settings(
+    grace_seconds=2.0, stop_grace_seconds=0.5, background_grace_seconds=0.3, report_timeout_seconds=0.3
+)
 
 
 @pytest.fixture(scope="module")

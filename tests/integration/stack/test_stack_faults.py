@@ -106,7 +106,9 @@ def test_a_stock_out_holds_the_job_in_scheduled_and_says_so(client: Client, stac
     """The event is the cloud's; the job runs when there are VMs again."""
     stack.set_plan(Plan(stock_out(provisioning="SPOT")))
     client.submit(job_of(script("true")))
-    job = until(lambda: (j := client.get_job(name=name_of("job-1"))).status.status_events[1:] and j, "the event")
+    job = until(
+        lambda: (j := client.get_job(name=name_of("job-1"))).status.status_events[1:] and j, "the event"
+    )
     assert job.status.state == State.SCHEDULED
     assert "CODE_GCE_ZONE_RESOURCE_POOL_EXHAUSTED" in descriptions(job)[-1]
     assert job.status.status_events[-1].type_ == "OPERATIONAL_INFO"
@@ -126,7 +128,11 @@ def test_a_stock_out_can_be_of_one_zone_or_model_only(client: Client, stack: Loc
 @pytest.mark.parametrize(
     ("scheduled", "state", "words"),
     [
-        (False, "QUEUED", "due to inadequate quotas [Quota: NVIDIA_T4_GPUS, limit: 0, usage: 0, wanted: 1.]."),
+        (
+            False,
+            "QUEUED",
+            "due to inadequate quotas [Quota: NVIDIA_T4_GPUS, limit: 0, usage: 0, wanted: 1.].",
+        ),
         (True, "SCHEDULED", "CODE_GCE_QUOTA_EXCEEDED"),
     ],
 )
@@ -137,7 +143,8 @@ def test_a_quota_holds_the_job_up_and_says_so(
     stack.set_plan(Plan(quota("NVIDIA_T4_GPUS", wanted=1, scheduled=scheduled)))
     client.submit(job_of(script("true")))
     job = until(
-        lambda: (j := client.get_job(name=name_of("job-1"))) and words in "".join(descriptions(j)) and j, "the event"
+        lambda: (j := client.get_job(name=name_of("job-1"))) and words in "".join(descriptions(j)) and j,
+        "the event",
     )
     assert job.status.state.name == state
     client.cancel_job(name=name_of("job-1"))
@@ -213,7 +220,11 @@ def test_a_job_is_preempted_after_its_nth_commit(client: Client, stack: LocalSta
     stack.set_plan(Plan(preempt(after_commits=2, notice=False)))
     client.submit(training_job(1, "sleep 60"))
     client.wait("job-1", "RUNNING")
-    for name in ("0001/checkpoints/000000/model.bin", "0001/checkpoints/000000/manifest.json", "0002/checkpoints/000001/manifest.json"):
+    for name in (
+        "0001/checkpoints/000000/model.bin",
+        "0001/checkpoints/000000/manifest.json",
+        "0002/checkpoints/000001/manifest.json",
+    ):
         put(stack, f"{LINEAGE}/attempts/{name}")
     assert stack.jobs()[0].vms
     put(stack, f"{LINEAGE}/attempts/0001/checkpoints/000001/manifest.json")
@@ -226,9 +237,13 @@ def test_a_job_is_preempted_while_it_restores(client: Client, stack: LocalStack)
     put(stack, f"{LINEAGE}/attempts/0001/checkpoints/000000/model.bin")
     put(stack, f"{LINEAGE}/attempts/0001/checkpoints/000000/manifest.json")
     stack.set_plan(Plan(preempt(while_restoring=True, notice=False)))
-    get = "import os, urllib.request; print(urllib.request.urlopen(os.environ['STORAGE_EMULATOR_HOST'] + '/resume/%s').read(), flush=True)"
+    get = (
+        "import os, urllib.request; store = os.environ['STORAGE_EMULATOR_HOST']; "
+        "print(urllib.request.urlopen(store + '/resume/%s').read(), flush=True)"
+    )
     base = f"{LINEAGE}/attempts/0001/checkpoints/000000/"
-    text = f'#!/bin/sh\npython3 -c "{get % (base + "manifest.json")}"\npython3 -c "{get % (base + "model.bin")}"\nsleep 60'
+    reads = [f'python3 -c "{get % (base + name)}"' for name in ("manifest.json", "model.bin")]
+    text = "\n".join([*reads, "sleep 60"])
     client.submit(training_job(2, text))
     job = client.wait("job-1", "FAILED")
     assert "50001" in descriptions(job)[-1]

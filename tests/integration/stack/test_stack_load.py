@@ -14,7 +14,18 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import batch_v1
 from google.cloud.batch_v1.services.batch_service.transports import BatchServiceGrpcAsyncIOTransport
-from stack_clients import ENDED, PARENT, Client, State, descriptions, job_of, name_of, processes, script, until
+from stack_clients import (
+    ENDED,
+    PARENT,
+    Client,
+    State,
+    descriptions,
+    job_of,
+    name_of,
+    processes,
+    script,
+    until,
+)
 
 from airflow_resume_provider.testing import LocalStack, Plan, Settings
 from airflow_resume_provider.testing.faults import api_error, latency, preempt, vanish
@@ -38,7 +49,9 @@ def test_five_hundred_jobs_at_once(tmp_path: Path) -> None:
                 transport=BatchServiceGrpcAsyncIOTransport(channel=channel)
             )
             job = job_of(script("true"))
-            made = [client.create_job(parent=PARENT, job_id=f"job-{n}", job=job, timeout=120) for n in range(500)]
+            made = [
+                client.create_job(parent=PARENT, job_id=f"job-{n}", job=job, timeout=120) for n in range(500)
+            ]
             await asyncio.gather(*made)
             while True:
                 began = time.monotonic()
@@ -91,8 +104,12 @@ class Soak:
     def submit(self) -> None:
         """A job of a random kind."""
         self.created += 1
-        text = self.dice.choice(["true", "exit 3", "sleep 0.3", "sleep 1.7", "(setsid sleep 333.75 &) ; sleep 0.2"])
-        job = job_of(script(text), task_count=self.dice.choice([1, 1, 3]), max_retry_count=self.dice.choice([0, 2]))
+        text = self.dice.choice(
+            ["true", "exit 3", "sleep 0.3", "sleep 1.7", "(setsid sleep 333.75 &) ; sleep 0.2"]
+        )
+        job = job_of(
+            script(text), task_count=self.dice.choice([1, 1, 3]), max_retry_count=self.dice.choice([0, 2])
+        )
         self.client.submit(job, f"job-{self.created}")
 
     def any_job(self) -> str:
@@ -124,8 +141,12 @@ def consistent(job: batch_v1.Job, tasks: list[batch_v1.Task]) -> None:
     states = Counter(task.status.state.name for task in tasks)
     assert dict(job.status.task_groups["group0"].counts) == dict(states)
     texts = [text for text in descriptions(job) if text.startswith("Job state is set from ")]
-    steps = [text.split(" for job ")[0].removeprefix("Job state is set from ").split(" to ") for text in texts]
-    assert [step[1] for step in steps[:-1]] == [step[0] for step in steps[1:]], "each step begins where the last ended"
+    steps = [
+        text.split(" for job ")[0].removeprefix("Job state is set from ").split(" to ") for text in texts
+    ]
+    assert [step[1] for step in steps[:-1]] == [step[0] for step in steps[1:]], (
+        "each step begins where the last ended"
+    )
     assert steps[-1][1] == job.status.state.name
     assert set(states) <= {"SUCCEEDED", "FAILED", "UNEXECUTED"}
     if job.status.state == State.SUCCEEDED:

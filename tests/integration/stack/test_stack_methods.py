@@ -59,7 +59,9 @@ def test_tasks_are_named_below_group0_and_can_be_read_one_by_one(any_client: Cli
     """ListTasks gives every task by index, GetTask the same message."""
     any_client.run(job_of(script("true"), task_count=3))
     tasks = any_client.tasks()
-    assert [task.name for task in tasks] == [f"{name_of('job-1')}/taskGroups/group0/tasks/{n}" for n in range(3)]
+    assert [task.name for task in tasks] == [
+        f"{name_of('job-1')}/taskGroups/group0/tasks/{n}" for n in range(3)
+    ]
     assert any_client.get_task(name=tasks[2].name) == tasks[2]
 
 
@@ -201,7 +203,8 @@ def test_an_operation_says_what_it_is_about(any_client: Client) -> None:
     any_client.run(job_of(script("true")))
     operation = any_client.begin("delete_job", name=name_of("job-1"))
     done = until(
-        lambda: (found := any_client.get_operation(name=operation.name)).done and found, "the deletion to be done"
+        lambda: (found := any_client.get_operation(name=operation.name)).done and found,
+        "the deletion to be done",
     )
     metadata = OperationMetadata.deserialize(done.metadata.value)
     assert (metadata.target, metadata.verb, metadata.api_version) == (name_of("job-1"), "delete", "v1")

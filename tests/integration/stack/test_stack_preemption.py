@@ -19,7 +19,7 @@ from stack_clients import (
 )
 
 from airflow_resume_provider.testing import LocalStack, Plan, preempt
-from airflow_resume_provider.testing.faults import recreate, reboot, unresponsive, vanish
+from airflow_resume_provider.testing.faults import reboot, recreate, unresponsive, vanish
 
 WATCH = """#!/usr/bin/env python3
 import os, signal, sys, time, urllib.request
@@ -53,7 +53,8 @@ def test_a_preemption_gives_notice_then_takes_the_vm(client: Client, stack: Loca
     assert sorted(lines(stack)) == ["TERM", "TRUE", "ready"]
     job = client.wait("job-1", "FAILED")
     [task] = client.tasks()
-    text = f"Task state is updated from RUNNING to FAILED on {where} due to Spot VM preemption with exit code 50001."
+    because = "due to Spot VM preemption with exit code 50001."
+    text = f"Task state is updated from RUNNING to FAILED on {where} {because}"
     assert descriptions(task)[-1] == text
     assert task.status.status_events[-1].task_execution.exit_code == 50001
     assert f'"{text}"' in descriptions(job)[-1]
@@ -103,7 +104,9 @@ def test_the_signal_reaches_only_the_main_process_of_a_container(client: Client,
 
     https://github.com/petuum/adaptdl/issues/105
     """
-    inner = "import signal, time; signal.signal(15, lambda *_: print('inner TERM', flush=True)); time.sleep(60)"
+    inner = (
+        "import signal, time; signal.signal(15, lambda *_: print('inner TERM', flush=True)); time.sleep(60)"
+    )
     outer = f"trap 'echo outer TERM' TERM; python3 -c \"{inner}\" & sleep 0.5; echo ready; wait; wait"
     client.submit(job_of(container("sh", "-c", outer)))
     ready(stack)
@@ -113,8 +116,14 @@ def test_the_signal_reaches_only_the_main_process_of_a_container(client: Client,
 
 def test_the_signal_reaches_the_whole_process_group_of_a_script(client: Client, stack: LocalStack) -> None:
     """A machine that shuts down signals every process."""
-    inner = "import signal, time; signal.signal(15, lambda *_: print('inner TERM', flush=True)); time.sleep(60)"
-    client.submit(job_of(script(f"trap 'echo outer TERM' TERM; python3 -c \"{inner}\" & sleep 0.5; echo ready; wait; wait")))
+    inner = (
+        "import signal, time; signal.signal(15, lambda *_: print('inner TERM', flush=True)); time.sleep(60)"
+    )
+    client.submit(
+        job_of(
+            script(f"trap 'echo outer TERM' TERM; python3 -c \"{inner}\" & sleep 0.5; echo ready; wait; wait")
+        )
+    )
     ready(stack)
     stack.preempt("job-1", grace=0.5)
     assert sorted(lines(stack)) == ["inner TERM", "outer TERM", "ready"]
@@ -122,7 +131,10 @@ def test_the_signal_reaches_the_whole_process_group_of_a_script(client: Client, 
 
 def test_what_escapes_its_session_dies_with_the_vm(client: Client, stack: LocalStack) -> None:
     """setsid, nohup and double forks do not outlive the VM."""
-    escape = "(setsid nohup sleep 312.25 >/dev/null 2>&1 &) ; (trap '' TERM HUP; setsid sleep 312.25 &) ; echo ready; sleep 60"
+    escape = (
+        "(setsid nohup sleep 312.25 >/dev/null 2>&1 &) ; (trap '' TERM HUP; setsid sleep 312.25 &) ; "
+        "echo ready; sleep 60"
+    )
     client.submit(job_of(script(escape)))
     ready(stack)
     until(lambda: len(list(processes("sleep\x00312.25"))) == 2, "both to run")
@@ -130,7 +142,9 @@ def test_what_escapes_its_session_dies_with_the_vm(client: Client, stack: LocalS
     assert list(processes("sleep\x00312.25")) == []
 
 
-def test_a_preempted_task_is_retried_on_a_new_vm_with_an_empty_disk(client: Client, stack: LocalStack) -> None:
+def test_a_preempted_task_is_retried_on_a_new_vm_with_an_empty_disk(
+    client: Client, stack: LocalStack
+) -> None:
     """With maxRetryCount the job stays RUNNING without a word; only the task's events tell.
 
     https://github.com/nextflow-io/nextflow/pull/5223
@@ -162,7 +176,9 @@ def test_a_vm_can_be_preempted_before_its_task_runs(client: Client, stack: Local
 
 def test_one_lost_vm_of_several_leaves_the_job_running(client: Client, stack: LocalStack) -> None:
     """Only the tasks tell; the job is RUNNING until the last one ends."""
-    client.submit(job_of(script("echo ready; sleep $((60 * (BATCH_TASK_INDEX == 0)))"), task_count=1), "other")
+    client.submit(
+        job_of(script("echo ready; sleep $((60 * (BATCH_TASK_INDEX == 0)))"), task_count=1), "other"
+    )
     client.submit(job_of(script("sleep 60"), task_count=2, parallelism=2))
     until(lambda: [t.status.state for t in client.tasks()] == [TaskState.RUNNING] * 2, "both tasks to run")
     stack.lose("job-1", "preempt", task=1, notice=False)
@@ -222,7 +238,8 @@ print("ready", flush=True)
 while not told:
     time.sleep(0.02)
 held = socket.create_connection((host, int(port)), timeout=0.4)
-held.sendall(b"GET /computeMetadata/v1/instance/id HTTP/1.1\\r\\nHost: x\\r\\nMetadata-Flavor: Google\\r\\n\\r\\n")
+lines = "GET /computeMetadata/v1/instance/id HTTP/1.1", "Host: x", "Metadata-Flavor: Google", "", ""
+held.sendall("\\r\\n".join(lines).encode())
 try:
     print("answer", held.recv(10), flush=True)
 except TimeoutError:

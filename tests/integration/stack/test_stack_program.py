@@ -88,7 +88,9 @@ def test_a_killed_server_comes_back_with_its_jobs(
     process, client, root = foreground
     done = client.run(job_of(script("exit 3")), "done")
     client.submit(job_of(script("sleep 60")), "running")
-    client.submit(job_of(script("test $BATCH_TASK_RETRY_ATTEMPT = 1 || sleep 60"), max_retry_count=1), "retried")
+    client.submit(
+        job_of(script("test $BATCH_TASK_RETRY_ATTEMPT = 1 || sleep 60"), max_retry_count=1), "retried"
+    )
     client.wait("running", "RUNNING")
     client.wait("retried", "RUNNING")
     until(lambda: client.tasks("retried")[0].status.state.name == "RUNNING", "the task to run")
@@ -121,7 +123,9 @@ def test_a_deletion_and_a_cancellation_survive_a_restart(tmp_path: Path) -> None
     with LocalStack(tmp_path) as stack:
         client = Client(stack.batch_endpoint)
         for operation in (cancel, delete):
-            until(lambda name=operation.name: client.get_operation(name=name).done, "the operation to be done")
+            until(
+                lambda name=operation.name: client.get_operation(name=name).done, "the operation to be done"
+            )
         assert [(job.id, job.state) for job in stack.jobs()] == [("cancelled", "CANCELLED")]
         client.close()
 
@@ -145,7 +149,10 @@ def test_the_command_line_from_up_to_down(tmp_path: Path) -> None:
     root = tmp_path / "root"
     exports = cli(root, "up", "--detach")
     names = [line.split("=")[0] for line in exports.splitlines()]
-    assert names[:3] == [f"export {name}" for name in ("BATCH_EMULATOR_HOST", "STORAGE_EMULATOR_HOST", "AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT")]
+    assert names[:3] == [
+        f"export {name}"
+        for name in ("BATCH_EMULATOR_HOST", "STORAGE_EMULATOR_HOST", "AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT")
+    ]
     try:
         assert cli(root, "env") == exports
         assert "already" in cli(root, "up", status=1)
@@ -270,7 +277,11 @@ def test_a_pubsub_emulator_gets_the_notifications_that_were_asked_for(
         ]
         job = client.run(job_of(script("true"), notifications=notifications))
         messages = until(lambda: len(pubsub.messages) >= 4 and pubsub.messages, "four messages")
-    tasks = [attributes["NewTaskState"] for where, attributes in messages if attributes["Type"] == "TASK_STATE_CHANGED"]
+    tasks = [
+        attributes["NewTaskState"]
+        for where, attributes in messages
+        if attributes["Type"] == "TASK_STATE_CHANGED"
+    ]
     jobs = [attributes for where, attributes in messages if attributes["Type"] == "JOB_STATE_CHANGED"]
     assert {where for where, _ in messages} == {topic}
     assert tasks == ["ASSIGNED", "RUNNING", "SUCCEEDED"]

@@ -32,7 +32,9 @@ def lines(stack: LocalStack, job: str = "job-1", task: int | None = 0) -> list[s
 
 def test_predefined_variables_tell_a_task_who_it_is(client: Client, stack: LocalStack) -> None:
     """Every BATCH_ variable that is documented is set."""
-    show = "echo $BATCH_TASK_INDEX $BATCH_TASK_COUNT $BATCH_TASK_RETRY_ATTEMPT $BATCH_NODE_COUNT $BATCH_JOB_UID"
+    show = (
+        "echo $BATCH_TASK_INDEX $BATCH_TASK_COUNT $BATCH_TASK_RETRY_ATTEMPT $BATCH_NODE_COUNT $BATCH_JOB_UID"
+    )
     job = client.run(job_of(script(show), task_count=2, parallelism=1))
     assert lines(stack, task=0) == [f"0 2 0 1 {job.uid}"]
     assert lines(stack, task=1) == [f"1 2 0 1 {job.uid}"]
@@ -68,7 +70,13 @@ def test_containers_share_the_directory_that_they_mount(client: Client, stack: L
     """Paths below a container's mount are rewritten to the VM's directory in arguments and variables."""
     volumes = ["/mnt/disks/resume:/mnt/resume"]
     write = container("sh", "-c", "echo data > /mnt/resume/job/file", volumes=volumes)
-    make = container("sh", "-c", 'mkdir "$RESUME_DIR"', volumes=volumes, environment=variables(RESUME_DIR="/mnt/resume/job"))
+    make = container(
+        "sh",
+        "-c",
+        'mkdir "$RESUME_DIR"',
+        volumes=volumes,
+        environment=variables(RESUME_DIR="/mnt/resume/job"),
+    )
     read = container("cat", "/mnt/resume/job/file", volumes=volumes)
     host = script("cat /mnt/disks/resume/job/file")
     job = client.run(job_of(make, write, read, host))
@@ -111,7 +119,12 @@ def test_log_entries_carry_time_severity_runnable_and_attempt(client: Client, st
 def test_runnables_run_in_order_and_stop_at_the_first_failure(client: Client, stack: LocalStack) -> None:
     """What follows a failure does not run, except `always_run`; the first error is the task's."""
     job = client.run(
-        job_of(script("echo 1"), script("exit 3"), script("echo no"), script("echo last; exit 4", always_run=True))
+        job_of(
+            script("echo 1"),
+            script("exit 3"),
+            script("echo no"),
+            script("echo last; exit 4", always_run=True),
+        )
     )
     assert lines(stack) == ["1", "last"]
     assert client.tasks()[0].status.status_events[-1].task_execution.exit_code == 3
@@ -153,7 +166,10 @@ def test_a_barrier_holds_every_task_until_all_have_come(client: Client, stack: L
 
 def test_tasks_of_several_nodes_know_each_other(client: Client, stack: LocalStack) -> None:
     """With a hosts file every task can read the names of all nodes and knows the main one."""
-    show = script('wc -l < "$BATCH_HOSTS_FILE"; grep -c "$BATCH_MAIN_NODE_HOSTNAME" "$BATCH_HOSTS_FILE"; echo $BATCH_NODE_INDEX')
+    show = script(
+        'wc -l < "$BATCH_HOSTS_FILE"; grep -c "$BATCH_MAIN_NODE_HOSTNAME" "$BATCH_HOSTS_FILE"; '
+        "echo $BATCH_NODE_INDEX"
+    )
     client.run(job_of(show, task_count=2, parallelism=2, require_hosts_file=True))
     assert [lines(stack, task=task) for task in range(2)] == [["2", "1", "0"], ["2", "1", "1"]]
 
@@ -161,7 +177,12 @@ def test_tasks_of_several_nodes_know_each_other(client: Client, stack: LocalStac
 def test_tasks_of_one_node_share_its_disk(client: Client, stack: LocalStack) -> None:
     """`task_count_per_node` puts several tasks on one VM."""
     job = client.run(
-        job_of(script("echo $BATCH_NODE_INDEX >> $HOME/nodes"), task_count=2, parallelism=2, task_count_per_node=2)
+        job_of(
+            script("echo $BATCH_NODE_INDEX >> $HOME/nodes"),
+            task_count=2,
+            parallelism=2,
+            task_count_per_node=2,
+        )
     )
     where = {text.rpartition(" on ")[2] for task in client.tasks() for text in descriptions(task)}
     assert len(where) == 1
@@ -195,7 +216,9 @@ def test_one_failed_task_fails_the_job_and_the_others_are_told_apart(client: Cli
 
 def test_a_task_over_its_maximum_run_duration_ends_with_50005(client: Client, stack: LocalStack) -> None:
     """Not even `always_run` runnables run then."""
-    client.run(job_of(script("sleep 60"), script("echo late", always_run=True), max_run_duration={"seconds": 1}))
+    client.run(
+        job_of(script("sleep 60"), script("echo late", always_run=True), max_run_duration={"seconds": 1})
+    )
     event = client.tasks()[0].status.status_events[-1]
     assert event.task_execution.exit_code == 50005
     assert event.description.endswith("due to task runs over the maximum runtime with exit code 50005.")
@@ -222,7 +245,9 @@ def test_a_success_after_a_retry_leaves_the_stale_exit_code_as_the_only_one(clie
     """The event of the success has no task_execution, so the failed attempt's is all there is."""
     job = client.run(job_of(script("test $BATCH_TASK_RETRY_ATTEMPT = 1"), max_retry_count=1))
     [task] = client.tasks()
-    codes = [event.task_execution.exit_code for event in task.status.status_events if "task_execution" in event]
+    codes = [
+        event.task_execution.exit_code for event in task.status.status_events if "task_execution" in event
+    ]
     assert (job.status.state, task.status.state, codes) == (State.SUCCEEDED, TaskState.SUCCEEDED, [1])
 
 
@@ -251,7 +276,9 @@ def test_a_signalled_command_ends_with_128_and_its_number(client: Client) -> Non
     assert client.tasks()[0].status.status_events[-1].task_execution.exit_code == 137
 
 
-def test_what_a_container_leaves_running_ends_with_its_main_process(client: Client, stack: LocalStack) -> None:
+def test_what_a_container_leaves_running_ends_with_its_main_process(
+    client: Client, stack: LocalStack
+) -> None:
     """The end of process 1 is the end of a container, also for what has left its session."""
     client.run(job_of(container("sh", "-c", "setsid sleep 311.5 & echo started"), script("sleep 0.1")))
     from stack_clients import processes
@@ -306,7 +333,9 @@ def test_a_higher_priority_is_served_first(tmp_path: Path) -> None:
     """Of the jobs that wait for VMs, the one with the highest priority is next."""
     with LocalStack(tmp_path, settings=Settings(max_vms=1)) as stack:
         client = Client(stack.batch_endpoint)
-        client.submit(job_of(script("while [ ! -e " + str(tmp_path / "go") + " ]; do sleep 0.02; done")), "first")
+        client.submit(
+            job_of(script("while [ ! -e " + str(tmp_path / "go") + " ]; do sleep 0.02; done")), "first"
+        )
         client.wait("first", "RUNNING")
         client.submit(job_of(script("true"), priority=1), "low")
         client.submit(job_of(script("true"), priority=99), "high")
