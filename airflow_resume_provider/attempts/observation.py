@@ -56,7 +56,7 @@ class TaskSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSeen:
-    """One job as the API showed it; `failed_tasks` counts tasks that failed while it may still run."""
+    """One job as the API showed it; `failed_tasks` counts tasks that failed while others go on."""
 
     name: str
     state: str
