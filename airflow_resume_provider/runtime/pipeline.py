@@ -190,7 +190,9 @@ class Pipeline:
             self._settling[found.path] = fingerprint, self._clock()
             return False
         still = self._clock() - since >= SETTLE_SECONDS
-        return still and not is_open_for_writing(self._options.directory / name for name in found.files)
+        # A log that is appended to stays open all the time.
+        written = set(found.files) - found.appended
+        return still and not is_open_for_writing(self._options.directory / name for name in written)
 
     def _pin(self, found: Found, fingerprint: Fingerprint) -> None:
         source = self._options.directory

@@ -286,6 +286,16 @@ def test_auto_recognises_the_framework_before_its_checkpoint_is_complete(tmp_pat
     assert [found.step for found in auto.find(tmp_path)] == [3]
 
 
+def test_auto_takes_no_logs_settings_or_vocabularies_for_a_checkpoint(tmp_path: Path) -> None:
+    """What frameworks write before their first checkpoint is not one: the next attempt would load it."""
+    for name in ("vocab.en.spm", "config.yaml", "lightning_logs/version_0/hparams.yaml", "runs/12/events.0"):
+        put(tmp_path / name)
+    auto = format_named("auto")
+    assert list(auto.find(tmp_path)) == []
+    put(tmp_path / "model_10.pt", zipped(a=b"1"))
+    assert [found.step for found in auto.find(tmp_path)] == [10]
+
+
 def test_auto_finds_nothing_in_an_empty_or_absent_directory(tmp_path: Path) -> None:
     """Nothing there is an answer, not an error."""
     assert list(format_named("auto").find(tmp_path / "absent")) == []

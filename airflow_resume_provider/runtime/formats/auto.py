@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from airflow_resume_provider.runtime.formats.directory import DirectoryFormat
+from airflow_resume_provider.runtime.formats.files import FilesFormat
 from airflow_resume_provider.runtime.formats.found import Format, Found
 from airflow_resume_provider.runtime.formats.registry import OWN, format_named
+
+_GENERIC = ("directory", "files")
 
 
 class AutoFormat(Format):
@@ -15,7 +19,8 @@ class AutoFormat(Format):
     name = "auto"
 
     def __init__(self) -> None:
-        self._candidates = [format_named(name) for name in OWN]
+        self._candidates = [format_named(name) for name in OWN if name not in _GENERIC]
+        self._candidates += [DirectoryFormat(cautious=True), FilesFormat(cautious=True)]
         self.chosen: Format | None = None
 
     @property
@@ -26,7 +31,7 @@ class AutoFormat(Format):
     @property
     def settles(self) -> bool:
         """Whether the format is known for good: a generic one yields to a framework's traces."""
-        return self.chosen is not None and self.chosen.name not in ("directory", "files")
+        return self.chosen is not None and self.chosen.name not in _GENERIC
 
     def find(self, directory: Path) -> Sequence[Found]:
         """Return what the recognised format finds."""

@@ -18,6 +18,7 @@ from airflow_resume_provider.runtime.formats.names import (
     MARKERS,
     directories,
     files_below,
+    has_weights,
     is_temporary,
     step_in,
 )
@@ -28,9 +29,17 @@ class DirectoryFormat(Format):
 
     name = "directory"
 
+    def __init__(self, *, cautious: bool = False) -> None:
+        """With `cautious`, what only settled must hold weights: a log directory has a number, too."""
+        self._cautious = cautious
+
     def find(self, directory: Path) -> Sequence[Found]:
         """Return the complete numbered sub-directories, by step."""
-        return sorted(self._complete(directory), key=lambda found: found.step)
+        found = [each for each in self._complete(directory) if self._is_checkpoint(each)]
+        return sorted(found, key=lambda each: each.step)
+
+    def _is_checkpoint(self, found: Found) -> bool:
+        return found.settled or not self._cautious or has_weights(found.files)
 
     def _complete(self, directory: Path) -> Iterator[Found]:
         taken: list[str] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from airflow_resume_provider.runtime.formats.evidence import all_whole
 from airflow_resume_provider.runtime.formats.found import Format, Found
-from airflow_resume_provider.runtime.formats.names import files_below, is_temporary, step_in
+from airflow_resume_provider.runtime.formats.names import files_below, has_weights, is_temporary, step_in
 
 _NO_CHECKPOINT = ("*.log", "*.jsonl", "*.csv", "*.tsv", "*.txt", "*.md", "events.out.tfevents*", "*.out")
 
@@ -23,6 +23,10 @@ class FilesFormat(Format):
     """Single files, grouped by the number in their names."""
 
     name = "files"
+
+    def __init__(self, *, cautious: bool = False) -> None:
+        """With `cautious`, a checkpoint must hold weights: vocabularies and settings are none."""
+        self._cautious = cautious
 
     def find(self, directory: Path) -> Sequence[Found]:
         """Return one checkpoint per step, or the unnumbered files as one."""
@@ -35,6 +39,7 @@ class FilesFormat(Format):
         found = [_found(step, files) for step, files in sorted(groups.items())]
         if not found and unnumbered:
             found = [_found(0, unnumbered)]
+        found = [each for each in found if not self._cautious or has_weights(each.files)]
         return [each for each in found if all_whole(directory, each.files)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +18,11 @@ _STEP_WORDS = (
     re.compile(r"(\d+)[_-]?steps?", re.IGNORECASE),
 )
 _NUMBER = re.compile(r"\d+")
+#: Suffixes of files that hold weights, whatever the framework.
+_WEIGHTS = (
+    *(".bin", ".ckpt", ".h5", ".joblib", ".keras", ".model", ".msgpack", ".npy", ".npz"),
+    *(".onnx", ".pickle", ".pkl", ".pt", ".pth", ".safetensors", ".zip"),
+)
 #: What a trainer puts into a finished directory to say so.
 MARKERS = frozenset({"resume.json", "_SUCCESS", "_COMPLETE", ".complete", "complete", "DONE", "done"})
 
@@ -39,6 +44,11 @@ def step_in(name: str) -> int | None:
         return int(word[1])
     numbers = _NUMBER.findall(stem)
     return int(numbers[-1]) if numbers else None
+
+
+def has_weights(names: Iterable[str]) -> bool:
+    """Say whether one of the names is that of a file with weights."""
+    return any(name.lower().endswith(_WEIGHTS) for name in names)
 
 
 def files_below(directory: Path, prefix: str = "") -> tuple[str, ...]:
