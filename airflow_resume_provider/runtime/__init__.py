@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_resume_provider.runtime.sdk import LocalCheckpoint, Training, current
+from airflow_resume_provider.runtime.sdk import ResumedCheckpoint, Training, current
 
-__all__ = ["LocalCheckpoint", "Training", "current"]
+__all__ = ["ResumedCheckpoint", "Training", "current"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_resume_provider.runtime import env
@@ -28,12 +30,15 @@ class Beginning:
 
 def begin(options: Options, state: State, form: Format, commits: Commits) -> Beginning | None:
     """Restore and write what the training may read; None when a notice came first."""
+    before = state.prepare(options.attempt)
     answer = commits.begin()
     if answer is None:
         return None
     options = dataclasses.replace(options, training_id=answer["training_id"])
+    if before and not answer["reference"] and not options.sees_the_leaders_files:
+        _put_aside(options.directory, before)
     options.directory.mkdir(parents=True, exist_ok=True)
-    restored, found = _with_path(_restored_from(answer), form, options)
+    restored, found = _with_path(_restored_from(answer, options.lazy), form, options)
     _say_where_it_starts(restored, answer)
     _link_checkpoint(state, options, restored)
     state.write(state.checkpoint, restored.to_dict())
@@ -44,6 +49,7 @@ def begin(options: Options, state: State, form: Format, commits: Commits) -> Beg
 
 def training_environment(options: Options, state: State, restored: Restored) -> dict[str, str]:
     """Return the variables of the container contract."""
+    here = restored.uri and not restored.lazy
     return {
         env.DIR: str(options.directory),
         env.ATTEMPT: str(options.attempt),
@@ -52,14 +58,29 @@ def training_environment(options: Options, state: State, restored: Restored) -> 
         env.STEP: str(restored.step),
         env.INDEX: str(restored.index),
         env.RESUMED: "1" if restored.uri else "0",
-        env.CHECKPOINT: str(options.directory / restored.path) if restored.uri else "",
+        env.CHECKPOINT: str(options.directory / restored.path) if here else "",
         env.STATE_DIR: str(state.directory),
         env.METRICS_FILE: str(state.metrics),
         env.NOTICE_FILE: str(state.notice),
     }
 
 
-def _restored_from(answer: Mapping[str, Any]) -> Restored:
+def _put_aside(directory: Path, attempt: int) -> None:
+    """Give a fresh start a fresh directory: what an earlier attempt left here was never committed."""
+    if not directory.is_dir() or not any(directory.iterdir()):
+        return
+    aside = directory.with_name(f"{directory.name}.uncommitted")
+    log.warning("what attempt %d left in %s was never committed; moved to %s", attempt, directory, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        directory.rename(aside)
+    except OSError:  # a mount point cannot be renamed
+        for path in directory.iterdir():
+            if not path.name.startswith(".resume"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _restored_from(answer: Mapping[str, Any], lazy: bool) -> Restored:
     reference = answer["reference"]
     if not reference:
         return Restored(why=answer["why"])
@@ -74,12 +95,13 @@ def _restored_from(answer: Mapping[str, Any]) -> Restored:
         metrics=reference["metrics"],
         metadata=metadata,
         world_size=answer["world_size"],
+        lazy=lazy,
     )
 
 
 def _with_path(restored: Restored, form: Format, options: Options) -> tuple[Restored, Found | None]:
     """Find the restored checkpoint on disk: what the manifest says, else what the format sees."""
-    if not restored.uri:
+    if not restored.uri or restored.lazy:
         return restored, None
     found = {each.path: each for each in form.find(options.directory)}
     newest = max(found.values(), key=lambda each: each.step, default=None)
@@ -91,7 +113,7 @@ def _with_path(restored: Restored, form: Format, options: Options) -> tuple[Rest
 def _link_checkpoint(state: State, options: Options, restored: Restored) -> None:
     """Point `<state>/checkpoint` at what was restored: a path that is known before the job runs."""
     state.link.unlink(missing_ok=True)
-    if restored.uri:
+    if restored.uri and not restored.lazy:
         state.link.symlink_to(options.directory / restored.path)
 
 
@@ -102,5 +124,6 @@ def _say_where_it_starts(restored: Restored, answer: Mapping[str, Any]) -> None:
     for line in answer["changes"]:
         log.warning("the configuration changed since the checkpoint: %s", line)
     if restored.uri:
-        log.info("restored step %d from %s", restored.step, restored.uri)
+        done = "will restore" if restored.lazy else "restored"
+        log.info("%s step %d from %s", done, restored.step, restored.uri)
     log.info("%s", restored.why)

@@ -41,6 +41,7 @@ CARRY = "RESUME_CARRY"  # small top-level files that travel along: globs, separa
 SETTINGS = "RESUME_SETTINGS"  # "": declared settings as a JSON object; a change is noticed
 WORLD_SIZE = "RESUME_WORLD_SIZE"  # "": number of training processes; the number of nodes when absent
 ELASTIC = "RESUME_ELASTIC"  # "0": 1 when the training can go on with another number of processes
+LAZY = "RESUME_LAZY"  # "0": 1 restores nothing, the script gets the bytes when it asks the SDK for them
 SHARED_DIR = "RESUME_SHARED_DIR"  # "0": 1 when all nodes see one RESUME_DIR (a network file system)
 POLL = "RESUME_POLL"  # "0.5": seconds between looks at RESUME_DIR
 NICE = "RESUME_NICE"  # "19": niceness of the uploader while the training runs

@@ -44,6 +44,7 @@ class Options:
     settings: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 0
     shared_dir: bool = False
+    lazy: bool = False
     poll: float = 0.5
     nice: int = 19
     bandwidth: int = 0
@@ -171,6 +172,7 @@ TABLE: Sequence[Option] = (
     Option("--settings", "settings", env.SETTINGS, _settings, "declared settings, a JSON object"),
     Option("--world-size", "world_size", env.WORLD_SIZE, _natural, "number of training processes (nodes)"),
     Option("--shared-dir", "shared_dir", env.SHARED_DIR, _flag, "1: all nodes see one --dir"),
+    Option("--lazy", "lazy", env.LAZY, _flag, "1: restore only what the script asks the SDK for"),
     Option("--poll", "poll", env.POLL, _seconds, "seconds between looks at --dir (0.5)"),
     Option("--nice", "nice", env.NICE, _natural, "niceness of the uploader while training (19)"),
     Option(

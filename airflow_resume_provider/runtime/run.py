@@ -48,7 +48,6 @@ class Run:
         self._events.on("notice", self._stop.noticed)
         self._events.on("exit", self._exited)
         self._events.listen_to_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        self._state.prepare()
         self._watch.start()
         commits = Commits(self._options, self._events, self._stop)
         try:

@@ -44,8 +44,12 @@ _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class LocalCheckpoint:
-    """The checkpoint that this attempt resumed from. Asking for its words moves no bytes."""
+class ResumedCheckpoint:
+    """The checkpoint that this attempt resumes from. Asking for its words moves no bytes.
+
+    With `--lazy` nothing has been restored yet, and its bytes come from the store when
+    `to_directory` or `as_directory` is called: one download per node for all processes.
+    """
 
     uri: str
     step: int
@@ -53,9 +57,14 @@ class LocalCheckpoint:
     path: Path
     metrics: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    lazy: bool = False
 
     def to_directory(self, path: PathLike | None = None) -> Path:
         """Return where its files lie; with `path`, put a copy of them exactly there."""
+        if self.lazy:
+            from airflow_resume_provider.checkpoints import Checkpoint
+
+            return Checkpoint.from_uri(self.uri).to_directory(path)
         if path is None:
             return self.path
         target = Path(path)
@@ -68,8 +77,14 @@ class LocalCheckpoint:
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[Path]:
-        """Yield where its files lie. They were restored before the training began, so nothing is removed."""
-        yield self.path
+        """Yield where its files lie; what was only fetched for this is removed afterwards."""
+        if self.lazy:
+            from airflow_resume_provider.checkpoints import Checkpoint
+
+            with Checkpoint.from_uri(self.uri).as_directory() as directory:
+                yield directory
+        else:
+            yield self.path
 
 
 class Training:
@@ -94,14 +109,17 @@ class Training:
         return self._state is not None and self._state.directory.is_dir()
 
     @property
-    def checkpoint(self) -> LocalCheckpoint | None:
+    def checkpoint(self) -> ResumedCheckpoint | None:
         """What was restored, or None on a fresh start."""
         said = read_json(self._state.checkpoint) if self._state else None
         if not isinstance(said, dict) or not said.get("uri"):
             return None
         metadata = {name: value for name, value in said["metadata"].items() if name != "resume"}
+        lazy = bool(said.get("lazy"))
         path = self.directory / said["path"]
-        return LocalCheckpoint(said["uri"], said["step"], said["index"], path, said["metrics"], metadata)
+        return ResumedCheckpoint(
+            said["uri"], said["step"], said["index"], path, said["metrics"], metadata, lazy
+        )
 
     @property
     def should_stop(self) -> bool:

@@ -50,7 +50,6 @@ class Sidecar:
 
     def restore(self) -> int:
         """Restore and write down what the later runnables and the training need."""
-        self.state.prepare()
         self._watch()
         with self._commits() as commits:
             beginning = begin(self.options, self.state, self.format, commits)

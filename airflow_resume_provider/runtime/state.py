@@ -28,6 +28,7 @@ class Restored:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 0
+    lazy: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, which the SDK reads."""
@@ -49,6 +50,7 @@ class State:
         self.finished = directory / "finished"
         self.succeeded = directory / "succeeded"
         self.checkpoint = directory / "checkpoint.json"
+        self.owner = directory / "owner.json"
         self.link = directory / "checkpoint"
         self.explicit = directory / "explicit"
         self.finishing = directory / "finishing"
@@ -58,11 +60,17 @@ class State:
         self.pins = directory / "pins"
         self.requests = directory / "requests"
 
-    def prepare(self) -> None:
-        """Make it anew: nothing of an earlier attempt may be mistaken for ours."""
+    def prepare(self, attempt: int) -> int:
+        """Make it anew: nothing of an earlier attempt may be mistaken for ours.
+
+        Returns the number of the attempt that was here before, 0 when there was none.
+        """
+        said = read_json(self.owner)
         shutil.rmtree(self.directory, ignore_errors=True)
         for path in (self.directory, self.pins, self.requests):
             path.mkdir(parents=True, exist_ok=True)
+        self.write(self.owner, {"attempt": attempt})
+        return int(said["attempt"]) if isinstance(said, dict) else 0
 
     def write(self, path: Path, value: Any) -> None:
         """Write JSON so that a reader sees all of it or nothing."""

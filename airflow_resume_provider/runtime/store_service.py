@@ -63,27 +63,30 @@ class StoreService:
             TrainingRecord(training_id=options.training_id, created=_now()) if options.training_id else None
         )
         training = self._lineage.ensure_training(named)
-        changes = self._changes(
-            self._lineage.choose(options.attempt, fallback=options.offered, restarted=True)
-        )
-        restored = self._lineage.restore(
+        choice = self._lineage.choose(options.attempt, fallback=options.offered, restarted=True)
+        changes = self._changes(choice)
+        if not options.lazy:
+            choice = self._restore()
+        self._say_started(choice.reference, "; ".join([choice.why, *changes]))
+        return {"training_id": training.training_id, "changes": changes, **self._described(choice)}
+
+    def _restore(self) -> Choice:
+        options = self._options
+        return self._lineage.restore(
             options.attempt,
             options.directory,
             fallback=options.offered,
             explicit=options.explicit,
             restarted=True,
             progress=self._progress,
-        )
-        why = "; ".join([restored.choice.why, *changes])
-        self._say_started(restored.reference, why)
-        return {"training_id": training.training_id, "changes": changes, **self._described(restored.choice)}
+        ).choice
 
     def join(self) -> dict[str, Any]:
         """Restore exactly what the first node has restored: one reference for all."""
         record = self._leader()
         training = self._lineage.ensure_training()
         choice = Choice(self._reference(record.resumed_from), (), record.why)
-        if record.resumed_from and not self._options.sees_the_leaders_files:
+        if record.resumed_from and not (self._options.sees_the_leaders_files or self._options.lazy):
             checkpoint = Checkpoint.from_uri(record.resumed_from, options=self._store_options)
             checkpoint.to_directory(self._options.directory, progress=self._progress)
         return {"training_id": training.training_id, "changes": [], **self._described(choice)}

@@ -250,6 +250,51 @@ def test_what_lay_there_before_is_not_taken_for_ours(spot: World) -> None:
     assert 5000 not in steps(spot)
 
 
+def test_a_fresh_start_on_a_used_disk_is_fresh(spot: World) -> None:
+    """What an attempt left without a commit does not leak into the next one on the same disk."""
+    first = spot.start(1, [*TOY, "--steps", "10"], "--poll", "3600", directory="same")
+    left = spot.root / "same/work/checkpoint-5"
+    until(left.exists)
+    first.kill_machine()
+    spot.intend(2)
+    second = spot.start(2, [*TOY, "--steps", "20"], directory="same")
+    assert second.wait() == 0
+    assert second.heard("start") == 0
+    assert steps(spot, 2)[-1] == 20
+    assert "never committed" in second.log
+    assert (spot.root / "same/work.uncommitted/checkpoint-5").exists()
+
+
+PATIENCE = """
+import json, os, pathlib, sys, time
+work = pathlib.Path(os.environ["RESUME_DIR"]); state = {"step": 0, "best": 9.0, "bad": 0}
+if os.environ["RESUME_CHECKPOINT"]:
+    state["step"] = int(pathlib.Path(os.environ["RESUME_CHECKPOINT"]).name[2:])
+if (work / "early.json").exists():
+    state.update(json.loads((work / "early.json").read_text()))
+print(json.dumps({"bad": state["bad"]}), flush=True)
+while state["bad"] < 3:
+    state["step"] += 1; state["bad"] += 1; time.sleep(0.3)
+    (work / "e.tmp").write_text(json.dumps(state)); (work / "e.tmp").rename(work / "early.json")
+    new = work / "n.tmp"; new.mkdir(); (new / "w").write_text("w"); new.rename(work / f"c-{state['step']}")
+print(json.dumps({"stopped": state["step"]}), flush=True)
+"""
+
+
+def test_early_stopping_counts_on_over_preemptions(spot: World) -> None:
+    """Patience three, killed at every evaluation: it stops after the third (transformers#28544)."""
+    for attempt in range(1, 10):
+        spot.intend(attempt)
+        run = spot.start(attempt, [*PYTHON, PATIENCE])
+        until(lambda r=run: r.commits() or r.process.poll() is not None)
+        if run.process.poll() is not None:
+            break
+        run.kill_machine()
+    assert run.wait() == 0
+    assert attempt <= 4
+    assert run.heard("stopped") == 3
+
+
 def test_a_changed_configuration_is_visible_and_strict_refuses_it(spot: World) -> None:
     """Old and new value are in the log and in attempt.json; --strict exits 87 (transformers#43718)."""
     first = spot.start(1, [*TOY, "--steps", "5"], "--settings", '{"batch": 8}')

@@ -67,6 +67,31 @@ def test_a_script_commits_resumes_and_finishes_by_the_sdk(spot: World) -> None:
     assert spot.end(2) == ("finished", 0)
 
 
+def test_a_lazy_checkpoint_moves_no_bytes_until_it_is_asked_for(spot: World) -> None:
+    """With --lazy nothing is restored; two processes of the node that ask share one download."""
+    body = """
+work = training.directory
+if training.checkpoint:
+    say(step=training.checkpoint.step, here=sorted(p.name for p in work.iterdir()),
+        env=os.environ["RESUME_CHECKPOINT"])
+    first = training.checkpoint.to_directory()
+    if os.fork() == 0:
+        say(same=str(training.checkpoint.to_directory()) == str(first)); os._exit(0)
+    os.wait()
+    say(text=(first / "c-5" / "w").read_text())
+    with training.checkpoint.as_directory() as there:
+        say(inside=(there / "c-5" / "w").exists())
+else:
+    (work / "t.tmp").mkdir(); (work / "t.tmp" / "w").write_text("five"); (work / "t.tmp").rename(work / "c-5")
+"""
+    assert spot.start(1, script(body), "--format", "directory").wait() == 0
+    spot.intend(2)
+    run = spot.start(2, script(body), "--lazy")
+    assert run.wait() == 0, run.log
+    assert (run.heard("step"), run.heard("here"), run.heard("env")) == (5, [], "")
+    assert (run.heard("same"), run.heard("text"), run.heard("inside")) == (True, "five", True)
+
+
 def test_commit_may_wait_for_the_store(spot: World) -> None:
     """With `wait` the reference comes back, and the files may be removed at once in any case."""
     body = """
