@@ -40,9 +40,17 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         yield stack
 
 
+def astro_environment(stack: LocalStack) -> dict[str, str]:
+    """What `astro dev` gives to every service, the stack's host and ports being this test's."""
+    text = (CHECKOUT / "docker" / "astro" / ".env").read_text()
+    text = text.replace("resume-local:8790", stack.batch_endpoint)
+    text = text.replace("http://resume-local:8791", stack.storage_endpoint)
+    return dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
+
+
 @pytest.fixture(scope="module")
 def airflow(stack: LocalStack) -> Iterator[LocalAirflow]:
-    with LocalAirflow(DAGS, env={**stack.environment, **QUICK}) as airflow:
+    with LocalAirflow(DAGS, env={**astro_environment(stack), **QUICK}) as airflow:
         yield airflow
 
 
