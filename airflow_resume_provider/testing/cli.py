@@ -26,6 +26,7 @@ LOSSES = ("preempt", "vanish", "reboot", "unresponsive", "recreate")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     options = _parser().parse_args(arguments)
+    options.named_root, options.root = options.root, options.root or default_root()
     try:
         return options.run(options) or 0
     except (StackUnreachable, StackRefused, InvalidInput, OSError) as error:
@@ -42,7 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--root",
         type=Path,
-        default=default_root(),
         help="directory of the stack (RESUME_LOCAL_ROOT, ./.resume-local)",
     )
     parser.add_argument("--address", default="", help="host:port of a running stack, in place of --root")
@@ -105,7 +105,7 @@ def _add_preempt(commands: Any) -> None:
 
 
 def _client(options: argparse.Namespace) -> StackClient:
-    return StackClient(address_of(options.root, options.address))
+    return StackClient(address_of(options.named_root, options.address))
 
 
 def _up(options: argparse.Namespace) -> int:

@@ -34,17 +34,23 @@ def read_state(root: Path) -> dict[str, Any]:
         return {}
 
 
-def address_of(root: Path, given: str = "") -> str:
-    """The address of the stack: as given, as in the environment, or as the root's state file says.
+def address_of(root: Path | None, given: str = "") -> str:
+    """The address of the stack: as given, as the root's state file says, or as in the environment.
+
+    A root that a person named (not `None`) stands alone: what is meant for one
+    stack never reaches another that happens to run.
 
     Raises:
         StackUnreachable: none of them says anything.
     """
-    state = read_state(root)
-    address = given or state.get("batch", "") or os.environ.get("BATCH_EMULATOR_HOST", "")
+    state = read_state(root or default_root())
+    address = given or state.get("batch", "")
+    if not address and root is None:
+        address = os.environ.get("BATCH_EMULATOR_HOST", "")
     if not address:
+        unset = " and BATCH_EMULATOR_HOST is not set" if root is None else ""
         raise StackUnreachable(
-            f"No local stack is known: {root / STATE_FILE} is not there and BATCH_EMULATOR_HOST is not set. "
+            f"No local stack runs there: {(root or default_root()) / STATE_FILE} is not there{unset}. "
             "Start one with `resume-local up --detach`."
         )
     return address.removeprefix("http://").rstrip("/")

@@ -15,7 +15,7 @@ from airflow_resume_provider.testing.batch import logs
 from airflow_resume_provider.testing.batch.messages import TaskState, to_dict
 from airflow_resume_provider.testing.batch.records import JobRecord
 from airflow_resume_provider.testing.batch.service import BatchService
-from airflow_resume_provider.testing.batch.vm import LOSSES
+from airflow_resume_provider.testing.batch.vm import LOSSES, NEVER_PREEMPTED
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -100,6 +100,13 @@ class Admin:
                 value=kind,
             )
         run = self.service.runs.get(self.record(job).name)
+        if run and kind == "preempt" and run.provisioning in NEVER_PREEMPTED:
+            raise InvalidInput(
+                f"{run.record.name} runs on {run.provisioning} VMs, which are never preempted.",
+                can="Submit it with provisioning_model SPOT, or lose its VMs in another way (--kind vanish).",
+                parameter="kind",
+                value=kind,
+            )
         return [vm.where for vm in await run.lose(kind, **how)] if run else []
 
     def add_fault(self, data: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_resume_provider.testing import faults
 from airflow_resume_provider.testing.batch.api_errors import ApiError
 from airflow_resume_provider.testing.batch.names import job_id_of
+from airflow_resume_provider.testing.batch.vm import NEVER_PREEMPTED
 
 if TYPE_CHECKING:
     from airflow_resume_provider.testing.batch.runner import JobRun
@@ -120,6 +121,14 @@ class Injector:
                 return True
         return False
 
+    def unknown_type(self, run: JobRun) -> str:
+        """The machine or accelerator type of a job that does not exist, or nothing."""
+        for fault in self._of(faults.UnknownType):
+            for name in (run.machine_type, *run.accelerators):
+                if fnmatch.fnmatchcase(name, fault.name) and run.matches(fault.job):
+                    return name
+        return ""
+
     def on_state(self, run: JobRun, state: str) -> None:
         """A job has reached a state."""
         for fault in self._of(faults.Loss):
@@ -141,6 +150,8 @@ class Injector:
     def _lose(self, fault: faults.Loss, run: JobRun, after: float = 0.0) -> bool:
         key = (id(fault), run.record.uid)
         if key in self._struck or not run.matches(fault.job):
+            return False
+        if fault.kind == "preempt" and run.provisioning in NEVER_PREEMPTED:
             return False
         if fault.times and self._spent[id(fault)] >= fault.times:
             return False

@@ -11,17 +11,29 @@ from typing import Any
 
 from airflow_resume_provider.testing.batch.api_errors import invalid
 
-_ORDERS = {
-    "": (lambda job: job.name, False),
-    "name": (lambda job: job.name, False),
-    "name desc": (lambda job: job.name, True),
-    "create_time": (lambda job: (job.create_time.seconds, job.create_time.nanos), False),
-    "create_time desc": (lambda job: (job.create_time.seconds, job.create_time.nanos), True),
+Order = tuple[Callable[[Any], Any], bool]
+
+
+def _by_name(item: Any) -> list[Any]:
+    return [item.name]
+
+
+def _by_create_time(job: Any) -> list[Any]:
+    return [job.create_time.seconds, job.create_time.nanos, job.name]
+
+
+BY_NAME: Order = (_by_name, False)
+_ORDERS: dict[str, Order] = {
+    "": BY_NAME,
+    "name": BY_NAME,
+    "name desc": (_by_name, True),
+    "create_time": (_by_create_time, False),
+    "create_time desc": (_by_create_time, True),
 }
 
 
-def order_of(text: str) -> tuple[Callable[[Any], Any], bool]:
-    """Sort key and direction of an `order_by`."""
+def order_of(text: str) -> Order:
+    """Sort key and direction of an `order_by`; a key is JSON and differs from item to item."""
     wanted = " ".join(text.split())
     wanted = wanted.removesuffix(" asc").replace("createTime", "create_time")
     if wanted not in _ORDERS:
@@ -44,41 +56,41 @@ def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def page_token(position: int, last: str, request: Sequence[str]) -> str:
-    """An opaque token: where the next page begins, and which request it belongs to."""
-    content = json.dumps([position, last, _digest(request)])
+def page_token(last: list[Any], request: Sequence[str]) -> str:
+    """An opaque token: the sort key of the last item given out, and which request it belongs to."""
+    content = json.dumps([last, _digest(request)])
     return base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
 
 
-def read_token(token: str, request: Sequence[str]) -> tuple[int, str]:
-    """Position and last name of a token.
+def read_token(token: str, request: Sequence[str]) -> list[Any]:
+    """Sort key of the last item given out.
 
     Raises:
         ApiError: the token is not one of ours, or comes from another request.
     """
-    if not token:
-        return 0, ""
     try:
         padded = token + "=" * (-len(token) % 4)
-        position, last, digest = json.loads(base64.urlsafe_b64decode(padded.encode()))
-        valid = isinstance(position, int) and isinstance(last, str) and digest == _digest(request)
+        last, digest = json.loads(base64.urlsafe_b64decode(padded.encode()))
+        valid = isinstance(last, list) and digest == _digest(request)
     except (ValueError, TypeError, binascii.Error):
         valid = False
     if not valid:
         raise invalid("Invalid page_token: it does not belong to this request.", "page_token")
-    return position, last
+    return list(last)
 
 
-def page(items: Sequence[Any], size: int, token: str, request: Sequence[str]) -> tuple[list[Any], str]:
-    """One page of a sorted list, and the token of the next one.
+def page(
+    items: Sequence[Any], size: int, token: str, request: Sequence[str], order: Order = BY_NAME
+) -> tuple[list[Any], str]:
+    """One page of the items in their order, and the token of the next one.
 
-    The page goes on behind the last item that was given out, wherever it is by
-    now; if that has been deleted, at the place where it was.
+    The page goes on behind the last item that was given out, also when that
+    one, or its whole page, has been deleted since.
     """
-    position, last = read_token(token, request)
-    if last:
-        found = next((index + 1 for index, item in enumerate(items) if item.name == last), None)
-        position = found if found is not None else max(0, position - 1)
-    chosen = list(items[position : position + size])
-    end = position + len(chosen)
-    return chosen, page_token(end, chosen[-1].name, request) if end < len(items) and chosen else ""
+    key, descending = order
+    remaining = sorted(items, key=key, reverse=descending)
+    if token:
+        last = read_token(token, request)
+        remaining = [item for item in remaining if (key(item) < last if descending else key(item) > last)]
+    chosen = remaining[:size]
+    return chosen, page_token(key(chosen[-1]), request) if len(remaining) > len(chosen) and chosen else ""

@@ -22,6 +22,14 @@ def quota(fault: faults.Quota, record: JobRecord, *, scheduled: bool) -> str:
     )
 
 
+def unknown_type(name: str, zone: str) -> str:
+    """There is no such machine or accelerator type."""
+    return (
+        "Batch Error: code - CODE_GCE_BAD_REQUEST, description - googleapi: Error 400: Invalid value for "
+        f"field 'resource.properties': '{name}'. The type '{name}' does not exist in zone '{zone}'."
+    )
+
+
 def stock_out(record: JobRecord, zone: str) -> str:
     """No zone has VMs."""
     project = record.name.split("/")[1]

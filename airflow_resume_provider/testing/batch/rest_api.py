@@ -15,6 +15,7 @@ from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid
 from airflow_resume_provider.testing.batch.methods import Method, by_name, call
 from airflow_resume_provider.testing.batch.service import BatchService
 
+_MAX_BODY = 10 * 1024 * 1024
 # HTTP method, path, method name, name of the field that is the body ("*": the whole request), path's field.
 _ROUTES = (
     ("POST", r"v1/(?P<parent>projects/[^/]+/locations/[^/]+)/jobs", "CreateJob", "job"),
@@ -105,7 +106,12 @@ async def _decode(request: web.BaseRequest) -> tuple[Method, Any]:
 
 
 async def _read_body(request: web.BaseRequest, message: Any, field: str) -> None:
-    content = await request.read()
+    # The API judges the size of a job itself; beyond this nothing is worth reading.
+    content = await request.content.read(_MAX_BODY) if request.body_exists else b""
+    while request.body_exists and len(content) < _MAX_BODY and not request.content.at_eof():
+        content += await request.content.read(_MAX_BODY - len(content))
+    if len(content) >= _MAX_BODY:
+        raise invalid(f"Request payload size exceeds the limit: {_MAX_BODY} bytes.")
     if not field:
         return
     target = message if field == "*" else getattr(message, field)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import re
+import shutil
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,12 +29,17 @@ from airflow_resume_provider.testing.batch.messages import (
 from airflow_resume_provider.testing.batch.records import JobRecord
 from airflow_resume_provider.testing.batch.settings import Settings
 from airflow_resume_provider.testing.batch.tasks import Barriers, Executor, Outcome, TaskRun
-from airflow_resume_provider.testing.batch.vm import LOSSES, SILENT, Loss, Vm, instance_id
+from airflow_resume_provider.testing.batch.vm import LOSSES, NEVER_PREEMPTED, SILENT, Loss, Vm, instance_id
 from airflow_resume_provider.testing.batch.zones import allowed_zones
 from airflow_resume_provider.testing.executors.machines import MachineHost
+from airflow_resume_provider.testing.executors.strays import end_marked
 from airflow_resume_provider.testing.metadata.server import Identity, MetadataServer
 
 _HOLD_SECONDS = 0.05  # how often a job that is held up looks whether it still is
+
+
+class Refused(Exception):
+    """Compute Engine refuses to make the VMs of a job, now and for ever."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class JobRun:
         self._nodes = [Node(index) for index in range(self._node_count())]
         self._vms: list[Vm] = []
         self._doom: faults.Loss | None = None
-        self._greeted = self._closing = False
+        self._greeted = self._closing = self._refused = False
         self._grace = site.settings.stop_grace_seconds
         self.main: asyncio.Task[None] | None = None
 
@@ -90,6 +96,12 @@ class JobRun:
     def machine_type(self) -> str:
         """Machine type as the job's status shows it."""
         return str(self.record.job.status.task_groups["group0"].instances[0].machine_type)
+
+    @property
+    def accelerators(self) -> list[str]:
+        """Types of the accelerators that the job asks for."""
+        instances = self.record.job.allocation_policy.instances
+        return [item.type_ for instance in instances for item in instance.policy.accelerators]
 
     @property
     def provisioning(self) -> str:
@@ -172,9 +184,14 @@ class JobRun:
             for node in self._nodes
             for _ in range(min(self._per_node(), self.group.parallelism))
         ]
-        async with asyncio.TaskGroup() as tasks:
-            for lane in lanes[: self.group.parallelism]:
-                tasks.create_task(lane)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for lane in lanes[: self.group.parallelism]:
+                    tasks.create_task(lane)
+        except* Refused as refusals:
+            self.record.tell(str(refusals.exceptions[0]))
+            self.abandon_tasks()
+            self._refused = True
 
     async def _lane(self, node: Node) -> None:
         while self._pending:
@@ -293,6 +310,7 @@ class JobRun:
             machine = await self.site.host.boot()
         except BaseException:
             await metadata.stop()
+            shutil.rmtree(root, ignore_errors=True)
             raise
         if last := self.site.executor.end_command(self._hostname(node)):
             machine.at_end(last)
@@ -308,6 +326,8 @@ class JobRun:
         """The first allowed zone that has VMs, waiting for one as long as it takes."""
         while True:
             zones = allowed_zones(self.record.job, self.record.location)
+            if unknown := self.site.injector.unknown_type(self):
+                raise Refused(reasons.unknown_type(unknown, zones[0]))
             for zone in zones:
                 if not self.site.injector.stocked_out(self, zone):
                     return zone
@@ -323,6 +343,8 @@ class JobRun:
             self._doom = fault
 
     async def _carry_out(self, fault: faults.Loss) -> None:
+        if fault.kind == "preempt" and self.provisioning in NEVER_PREEMPTED:
+            return
         await self.lose(
             fault.kind,
             grace=fault.grace_seconds,
@@ -358,6 +380,9 @@ class JobRun:
             await asyncio.wait_for(asyncio.gather(*(vm.noticed.wait() for vm in self.vms)), timeout)
 
     def _conclude(self) -> None:
+        if self._refused:
+            self.record.set_state(JobState.FAILED, "Job failed due to errors of resource allocation.")
+            return
         failed = [
             index
             for index in range(len(self.record.tasks))
@@ -392,7 +417,10 @@ class JobRun:
             self.record.set_task(index, TaskState.FAILED if ran else TaskState.UNEXECUTED)
 
     async def _dispose(self, vm: Vm, grace: float) -> None:
+        unexpected = vm.machine.gone.is_set() and not vm.ending
         await vm.shut_down(grace)
+        if unexpected:
+            await asyncio.to_thread(end_marked, vm.root)
         if vm in self._vms:
             self._vms.remove(vm)
         vm.wipe()

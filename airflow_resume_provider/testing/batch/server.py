@@ -26,6 +26,7 @@ from airflow_resume_provider.testing.batch.store import Store
 from airflow_resume_provider.testing.batch.tasks import Executor
 from airflow_resume_provider.testing.executors.machines import MachineHost
 from airflow_resume_provider.testing.executors.process import ProcessExecutor
+from airflow_resume_provider.testing.executors.strays import end_marked
 from airflow_resume_provider.testing.faults import Plan
 
 
@@ -67,6 +68,7 @@ class BatchServer:
         """Take up the state on disk, then listen."""
         (self.root / "logs").mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.root / "vms", ignore_errors=True)
+        await asyncio.to_thread(end_marked, self.root / "vms")
         self._host = MachineHost(self.root / "host.log")
         self._host.start()
         site = Site(
@@ -113,6 +115,7 @@ class BatchServer:
         await self._http.shutdown(0.1)
         await self.service.stop()
         await self._host.stop()
+        await asyncio.to_thread(end_marked, self.root / "vms")
         self._store.close()
         shutil.rmtree(self._sockets, ignore_errors=True)
         shutil.rmtree(self.root / "vms", ignore_errors=True)

@@ -14,7 +14,7 @@ from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid, 
 from airflow_resume_provider.testing.batch.clock import Clock
 from airflow_resume_provider.testing.batch.defaults import admitted, system_job_id
 from airflow_resume_provider.testing.batch.filters import compile_filter
-from airflow_resume_provider.testing.batch.listing import order_of, page, page_size_of
+from airflow_resume_provider.testing.batch.listing import Order, order_of, page, page_size_of
 from airflow_resume_provider.testing.batch.messages import (
     FINISHED_JOB,
     GROUP,
@@ -36,6 +36,7 @@ from airflow_resume_provider.testing.batch.validation import validate
 _ZERO_UUID = uuid.UUID(int=0)
 _TASK_ALIASES = {"State": "status.state", "state": "status.state"}
 _FLUSH_SECONDS = 0.05
+_BY_INDEX: Order = (lambda task: [int(task.name.rpartition("/")[2])], False)
 
 
 class BatchService:
@@ -161,17 +162,17 @@ class BatchService:
         """Jobs of a location, or of all locations with the location "-"."""
         parent = names.parent(request.parent, wildcard=True)
         wanted = compile_filter(request.filter, Job)
-        key, descending = order_of(request.order_by)
+        order = order_of(request.order_by)
         size = page_size_of(request.page_size, self.site.settings.max_page_size)
         found = [
-            record
+            record.job
             for record in self.records.values()
             if parent.covers(record.name) and wanted(record.job) and not self._hidden(record)
         ]
-        found.sort(key=lambda record: key(record.job), reverse=descending)
         asked = ("jobs", request.parent, request.filter, request.order_by)
-        records, token = page(found, size, request.page_token, asked)
-        return ListJobsResponse(jobs=[self._shown(record) for record in records], next_page_token=token)
+        jobs, token = page(found, size, request.page_token, asked, order)
+        shown = [self._shown(self.records[job.name]) for job in jobs]
+        return ListJobsResponse(jobs=shown, next_page_token=token)
 
     async def cancel_job(self, request: Any) -> Any:
         """Begin to cancel a job; its record stays."""
@@ -260,7 +261,8 @@ class BatchService:
         wanted = compile_filter(request.filter, Task, _TASK_ALIASES)
         size = page_size_of(request.page_size, self.site.settings.max_page_size)
         found = [task for task in _created_tasks(record) if wanted(task)]
-        tasks, token = page(found, size, request.page_token, ("tasks", request.parent, request.filter))
+        asked = ("tasks", request.parent, request.filter)
+        tasks, token = page(found, size, request.page_token, asked, _BY_INDEX)
         shown = [self._shown_task(record, int(task.name.rpartition("/")[2])) for task in tasks]
         return ListTasksResponse(tasks=shown, next_page_token=token)
 

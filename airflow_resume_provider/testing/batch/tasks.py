@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import signal
 import time
@@ -84,6 +85,7 @@ class TaskRun:
     greet: bool = False
     _background: list[tuple[Any, Execution]] = field(default_factory=list)
     _failure: Outcome | None = None
+    _ending: bool = False
 
     async def run(self) -> Outcome:
         """Run everything; a task over its `max_run_duration` ends with 50005, `always_run` or not."""
@@ -121,6 +123,8 @@ class TaskRun:
         execution = await self.vm.machine.start(command)
         if runnable.background:
             self._background.append((runnable, execution))
+            # At once, since of several failures only the first one counts.
+            execution.exited.add_done_callback(functools.partial(self._background_exited, runnable))
             return
         await self._finish(number, runnable, execution)
 
@@ -160,16 +164,22 @@ class TaskRun:
         if code and not runnable.ignore_exit_status:
             self.fail(code, reason)
 
+    def _background_exited(self, runnable: Any, exited: asyncio.Future[int]) -> None:
+        if not self._ending and not exited.cancelled():
+            self._judge(runnable, exited.result())
+
     async def _end_background(self) -> None:
         """Background runnables that still run get a moment, then are killed, which is no failure."""
-        waiting = [execution.exited for _, execution in self._background if not execution.exited.done()]
+        self._ending = True
         for runnable, execution in self._background:
             if execution.exited.done():
                 self._judge(runnable, execution.exited.result())
-            else:
-                execution.signal(signal.SIGTERM)
+        waiting = [execution for _, execution in self._background if not execution.exited.done()]
+        for execution in waiting:
+            execution.signal(signal.SIGTERM)
         if waiting:
-            await asyncio.wait(waiting, timeout=self.settings.background_grace_seconds)
+            exits = [execution.exited for execution in waiting]
+            await asyncio.wait(exits, timeout=self.settings.background_grace_seconds)
         for _, execution in self._background:
             if not execution.exited.done():
                 execution.signal(signal.SIGKILL)

@@ -18,7 +18,7 @@ from airflow_resume_provider.testing.batch.validation_allocation import check_al
 from airflow_resume_provider.testing.batch.validation_labels import check_labels
 from airflow_resume_provider.testing.batch.zones import REGIONS
 
-MAX_JOB_BYTES = 1024 * 1024
+MAX_JOB_BYTES = 1_000_000
 MAX_TASKS = 100_000
 MAX_PARALLELISM = 5_000
 MAX_RETRIES = 10

@@ -23,6 +23,8 @@ class Loss:
 
 
 PREEMPTED = Loss(50001, "Spot VM preemption")
+# Compute Engine takes Spot VMs away, and those of the older preemptible model.
+NEVER_PREEMPTED = frozenset({"STANDARD", "RESERVATION_BOUND", "FLEX_START"})
 SILENT = Loss(50002, "Batch no longer receives VM updates")
 REBOOTED = Loss(50003, "VM is rebooted during task execution")
 UNRESPONSIVE = Loss(50004, "tasks cannot be canceled")

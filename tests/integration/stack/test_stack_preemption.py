@@ -18,6 +18,7 @@ from stack_clients import (
     until,
 )
 
+from airflow_resume_provider.errors import InvalidInput
 from airflow_resume_provider.testing import LocalStack, Plan, preempt
 from airflow_resume_provider.testing.faults import reboot, recreate, unresponsive, vanish
 
@@ -250,3 +251,14 @@ time.sleep(60)
     ready(stack)
     stack.lose("job-1", "preempt", grace=1.5, silent_metadata=True)
     assert lines(stack) == ["ready", "silence"]
+
+
+def test_a_vm_that_the_cloud_never_preempts_is_not_preempted_here(client: Client, stack: LocalStack) -> None:
+    """By hand it is refused in words, by plan it does not happen: who forgot SPOT sees it."""
+    stack.set_plan(Plan(preempt(on_state="RUNNING")))
+    waiting = script("echo ready; while [ ! -e $HOME/end ]; do sleep 0.02; done")
+    client.submit(job_of(waiting, provisioning="STANDARD"))
+    ready(stack)
+    with pytest.raises(InvalidInput, match="never preempted"):
+        stack.preempt("job-1")
+    assert client.get_job(name=name_of("job-1")).status.state == State.RUNNING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -78,6 +79,22 @@ def test_the_host_of_the_vms_may_be_killed(tmp_path: Path) -> None:
         os.kill(host.pid, signal.SIGKILL)
         until(lambda: not list(processes("sleep\x00402.5")), "the orphaned VM to end itself")
         assert client.run(job_of(script("true")), "second").status.state == State.SUCCEEDED
+        client.close()
+
+
+def test_what_ran_in_a_vm_dies_even_if_its_init_and_the_host_are_killed(tmp_path: Path) -> None:
+    """Nobody is left to adopt the orphans then; they are found by their mark."""
+    with LocalStack(tmp_path) as stack:
+        client = Client(stack.batch_endpoint)
+        client.submit(job_of(script(ESCAPE.format("403.75"))))
+        until(lambda: len(list(processes("sleep\x00403.75"))) == 2, "both to run")
+        host = stack.servers.batch._host._process
+        assert host is not None
+        for pid in (host.pid, *processes(f"host.py\x00{host.args[-1]}")):  # type: ignore[index]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert "50002" in descriptions(client.wait("job-1", "FAILED"))[-1]
+        until(lambda: not list(processes("sleep\x00403.75")), "the orphans to be found")
         client.close()
 
 
@@ -176,6 +193,16 @@ def test_the_command_line_from_up_to_down(tmp_path: Path) -> None:
         cli(root, "down")
     assert "no stack runs" in cli(root, "down", status=1)
     assert "No local stack" in cli(root, "jobs", status=1)
+
+
+def test_a_named_root_never_reaches_another_stack(stack: LocalStack, tmp_path: Path) -> None:
+    """`--root X reset` with X stopped says so, whatever stack the environment points to."""
+    nowhere = tmp_path / "stopped"
+    environment = os.environ | {"BATCH_EMULATOR_HOST": stack.batch_endpoint}
+    command = [*COMMAND, "--root", str(nowhere), "reset"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"No local stack runs there: {nowhere}" in done.stderr
 
 
 def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:

@@ -61,9 +61,8 @@ def test_nothing_of_the_servers_environment_leaks_in(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "leak")
     client.run(job_of(script("env")))
     names = {line.partition("=")[0] for line in lines(stack)}
-    assert {name for name in names if not name.startswith(("BATCH_", "GCE_"))} <= {
-        "HOME", "LANG", "PATH", "PWD", "SHLVL", "STORAGE_EMULATOR_HOST", "TMPDIR", "USER", "_", "OLDPWD",
-    }  # fmt: skip
+    own = "HOME LANG PATH PWD SHLVL STORAGE_EMULATOR_HOST TMPDIR USER _ OLDPWD RESUME_LOCAL_VM"
+    assert {name for name in names if not name.startswith(("BATCH_", "GCE_"))} <= set(own.split())
 
 
 def test_containers_share_the_directory_that_they_mount(client: Client, stack: LocalStack) -> None:
@@ -152,6 +151,14 @@ def test_a_background_runnable_that_fails_by_itself_fails_the_task(client: Clien
     job = client.run(job_of(script("exit 9", background=True), script("sleep 0.3")))
     assert job.status.state == State.FAILED
     assert client.tasks()[0].status.status_events[-1].task_execution.exit_code == 9
+
+
+def test_the_first_failure_counts_also_when_it_was_in_the_background(client: Client) -> None:
+    """Of several failures only the first one in time is exposed."""
+    gate = "while [ ! -e $HOME/gone ]; do sleep 0.02; done"
+    first = script("touch $HOME/gone; exit 3", background=True)
+    client.run(job_of(first, script(f"{gate}; sleep 0.3; exit 5"), script("exit 6", always_run=True)))
+    assert client.tasks()[0].status.status_events[-1].task_execution.exit_code == 3
 
 
 def test_a_barrier_holds_every_task_until_all_have_come(client: Client, stack: LocalStack) -> None:

@@ -46,6 +46,21 @@ def test_a_deletion_between_pages_repeats_and_skips_nothing_else(count: int, dat
     assert [item.name for item in second] == [item.name for item in expected]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("order_by", ["name", "name desc", "create_time", "create_time desc"])
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_deleting_each_page_before_the_next_skips_nothing(order_by: str, size: int) -> None:
+    """A cleaner that lists, deletes and lists on meets every job exactly once, in each order."""
+    order = order_of(order_by)
+    left, token, seen = jobs(10), "", []
+    while True:
+        chosen, token = page(left, size, token, REQUEST, order)
+        seen += [item.name for item in chosen]
+        left = [item for item in left if item not in chosen]
+        if not token:
+            break
+    assert seen == sorted((f"{n:03}" for n in range(10)), reverse=order_by.endswith("desc"))
+
+
 @pytest.mark.parametrize("token", ["x", "////", "bnVsbA", "WzEsMiwzXQ", "é"])
 def test_a_foreign_page_token_is_refused(token: str) -> None:
     """Also one that was given out for another request."""
