@@ -138,6 +138,8 @@ class Committer:
         for source in tree.files:
             if not source.unchanged():
                 raise changed(source)
+        for directory in tree.directories:
+            self._store.make_directory(f"{claim.prefix}/{directory}")
         manifest = Manifest(
             training_id=self._training_id,
             attempt=claim.attempt,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -23,8 +24,17 @@ from airflow_resume_provider.checkpoints.progress import Watcher
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.restore import fetch, verify
 from airflow_resume_provider.checkpoints.store import Store, StoreOptions, open_store
-from airflow_resume_provider.checkpoints.view import NO_MANIFEST, incomplete, read_manifest, reference_of
-from airflow_resume_provider.errors import CheckpointBroken, CheckpointNotFound, ObjectNotFound
+from airflow_resume_provider.checkpoints.view import (
+    NO_MANIFEST,
+    incomplete,
+    read_json,
+    read_manifest,
+    reference_of,
+)
+from airflow_resume_provider.errors import AlreadyExists, CheckpointBroken, CheckpointNotFound, ObjectNotFound
+
+# Metadata set after the commit: numbered, create-only objects, of which the last one holds.
+_METADATA = ".resume/metadata"
 
 
 class Checkpoint:
@@ -62,9 +72,26 @@ class Checkpoint:
         return reference_of(self.manifest, self.uri)
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        """What the trainer said about it, JSON values only."""
-        return self.manifest.metadata
+    def metadata(self) -> dict[str, Any]:
+        """What has been said about it, JSON values only: the manifest's, then what was set since."""
+        entries = sorted(entry.name for entry in self._store.objects(_METADATA))
+        latest = read_json(self._store, entries[-1]) if entries else {}
+        said = latest.get("metadata", self.manifest.metadata)
+        return dict(said) if isinstance(said, Mapping) else {}
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace what is said about it; raises `TypeError` when it is not JSON."""
+        raw = _json(metadata)
+        number = len(self._store.objects(_METADATA))
+        while True:
+            number += 1
+            with suppress(AlreadyExists):
+                return self._store.create(f"{_METADATA}/{number:06d}.json", raw)
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add to what is said about it; raises `TypeError` when it is not JSON."""
+        _json(metadata)
+        self.set_metadata({**self.metadata, **metadata})
 
     def verify(self, *, progress: Watcher | None = None) -> None:
         """Read every byte and compare; raises `CheckpointBroken`."""
@@ -109,6 +136,13 @@ class Checkpoint:
         reason = incomplete(self._store, "", self.manifest)
         if reason:
             raise CheckpointBroken(f"{self.uri} is broken: {reason}.", uri=self.uri, reason=reason)
+
+
+def _json(metadata: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps({"schema": 1, "metadata": dict(metadata)}, allow_nan=False).encode()
+    except ValueError as error:
+        raise TypeError(f"metadata must be JSON: {error}") from error
 
 
 def _node_directory() -> Path:

@@ -100,16 +100,21 @@ class FileStore:
         chunk = self.options.chunk_bytes
         self._ask("write", name, lambda: _write(self._path(name), pieces(chunk), replace=True))
 
+    def make_directory(self, name: str) -> None:
+        """Make an empty directory."""
+        self._ask("write", name, lambda: self._path(name).mkdir(parents=True, exist_ok=True))
+
     def delete(self, name: str) -> None:
-        """Delete an object, and the directories that this leaves empty."""
-        path = self._path(name)
-        with suppress(ObjectNotFound):
-            self._ask("delete", name, path.unlink)
+        """Delete an object, or an empty directory, and the directories that this leaves empty."""
+        path = self._path(name.rstrip("/"))
+        if not name.endswith("/"):
+            with suppress(ObjectNotFound):
+                self._ask("delete", name, path.unlink)
         with suppress(OSError):
-            for parent in path.parents:
-                if parent == self.root:
+            for directory in (path, *path.parents) if name.endswith("/") else path.parents:
+                if directory == self.root:
                     return
-                parent.rmdir()
+                directory.rmdir()
 
     def local_path(self, name: str) -> Path | None:
         """Return where the object lies on this machine."""
@@ -131,6 +136,9 @@ class FileStore:
         uri = f"{self.uri}/{name}".rstrip("/")
         if isinstance(error, FileExistsError):
             return AlreadyExists(f"{uri} is there already.", did="It was left as it is.", uri=uri)
+        if what == "write" and error.errno == errno.ENOENT:
+            # Somebody who prunes has just removed the directory, because it was empty.
+            return Transient(str(error))
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
             return ObjectNotFound(f"{uri} is not there ({error.strerror}).", uri=uri)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -210,6 +218,10 @@ def _link(staged: Path, path: Path) -> None:
     """Give `staged` its name, or raise `FileExistsError`: a hard link never overwrites."""
     try:
         os.link(staged, path)
+    except FileExistsError:
+        # Over NFS the answer to our own success may have been lost.
+        if not path.samefile(staged):
+            raise
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise

@@ -116,6 +116,9 @@ class GcsStore:
 
         self._ask("write", name, put)
 
+    def make_directory(self, name: str) -> None:
+        """A bucket has no directories; the manifest remembers them."""
+
     def delete(self, name: str) -> None:
         """Delete an object."""
         try:

@@ -14,8 +14,8 @@ DEATHS_TO_QUARANTINE = 2
 # Deaths in a row without any commit after which starting again is given up.
 DEATHS_TO_GIVE_UP = 10
 QUICK_SECONDS = 600.0
-# Reasons in the next intent that say the attempt before did not die by itself.
-_NOT_ITS_FAULT = ("preempted", "infrastructure", "stocked_out", "cancelled", "lost", "superseded")
+# Words in the next intent's reason that say the attempt before failed by itself.
+_ITS_FAULT = ("user_error", "failed")
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,16 @@ def _deaths(history: History, attempt: int) -> Iterator[AttemptHistory]:
 
 
 def _innocent(history: History, past: AttemptHistory) -> bool:
-    """Return whether the attempt was ended from outside, which says nothing about its checkpoint."""
+    """Return whether nothing says that the attempt failed by itself.
+
+    A machine that is taken away without notice leaves no account of its end;
+    condemning a good checkpoint for that would cost the training.
+    """
     if past.end:
         return past.end.state is not EndState.FAILED
     following = _following(history, past)
     reason = following.intent.reason.lower() if following and following.intent else ""
-    return any(word in reason for word in _NOT_ITS_FAULT)
+    return not any(word in reason for word in _ITS_FAULT)
 
 
 def _following(history: History, past: AttemptHistory) -> AttemptHistory | None:

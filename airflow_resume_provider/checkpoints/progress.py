@@ -33,7 +33,7 @@ Watcher = Callable[[Progress], None]
 
 
 class Meter:
-    """Counts from several threads and tells `watcher` at once, then every `interval` seconds, and at the end."""
+    """Counts from several threads; tells `watcher` at once, every `interval` seconds, and at the end."""
 
     def __init__(
         self,

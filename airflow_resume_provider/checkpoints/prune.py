@@ -25,6 +25,10 @@ from airflow_resume_provider.errors import PermissionDenied, StoreError
 log = logging.getLogger("airflow_resume_provider.checkpoints")
 
 
+# Lineages without permission to delete, of which this process has spoken already.
+_warned: set[str] = set()
+
+
 @dataclass(frozen=True)
 class Pruned:
     """What a prune did. `kept` maps URIs to reasons, `failed` to what went wrong."""
@@ -119,7 +123,9 @@ def _delete_all(
             deleted.append(uri)
         except PermissionDenied as error:
             failed[uri] = error.seen
-            log.warning("Old checkpoints stay where they are: %s", error)
+            if store.uri not in _warned:
+                _warned.add(store.uri)
+                log.warning("Old checkpoints stay where they are: %s", error)
             break
         except StoreError as error:
             failed[uri] = error.seen

@@ -25,8 +25,11 @@ class Patience:
     A failure that many chunks see at the same moment is one line in the log.
     """
 
-    def __init__(self, seconds: float, *, first: float = 0.2, longest: float = 8.0) -> None:
-        self.seconds, self._first, self._longest = seconds, first, longest
+    FIRST_PAUSE = 0.2
+    LONGEST_PAUSE = 8.0
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self._said: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
 
@@ -47,7 +50,7 @@ class Patience:
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
-            wait=tenacity.wait_random_exponential(multiplier=self._first, max=self._longest),
+            wait=tenacity.wait_random_exponential(multiplier=self.FIRST_PAUSE, max=self.LONGEST_PAUSE),
             stop=tenacity.stop_before_delay(self.seconds) | tenacity.stop_after_delay(self.seconds),
             before_sleep=lambda state: self._say(what, uri, state),
             reraise=True,

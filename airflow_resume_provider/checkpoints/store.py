@@ -109,6 +109,9 @@ class Store(Protocol):
         for every try.
         """
 
+    def make_directory(self, name: str) -> None:
+        """Make an empty directory visible, where the store knows directories."""
+
     def delete(self, name: str) -> None:
         """Delete an object; one that is not there is no error."""
 

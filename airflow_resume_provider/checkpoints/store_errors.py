@@ -24,6 +24,7 @@ _DEBUG = re.compile(r"\s*\n+Debug source:.*", re.S)
 _PREFIX = re.compile(
     r"^(Generic \w+ error|Object at location .{1,900} \w+ ?\w*|The operation lacked .*?): ", re.S
 )
+_REQUEST = re.compile(r"Error performing (\w+ request: |\w+ \S+( in [^ ]+)?(, after \d+ retries.*?)? - )")
 _TRANSIENT_STATUS = {408, 410, 425, 429}
 PERMISSIONS = {
     "list": "storage.objects.list",
@@ -57,7 +58,7 @@ _MISCONFIGURED = (
 
 def said(error: BaseException) -> str:
     """Return what an error says in one line, without obstore's debug output."""
-    text = _PREFIX.sub("", _DEBUG.sub("", str(error))) or type(error).__name__
+    text = _REQUEST.sub("", _PREFIX.sub("", _DEBUG.sub("", str(error)))) or type(error).__name__
     return " ".join(text.split())[:400]
 
 

@@ -71,12 +71,12 @@ def test_preemptions_are_nobodys_fault() -> None:
     assert verdict.deaths == ()
 
 
-def test_kill_without_an_account_is_judged_by_the_next_intent() -> None:
-    """An attempt without end.json was preempted when the next one's intent says so."""
-    preempted = past(died(2), died(3, state=None), died(4, why_next="preempted"))
-    assert judge(preempted, 4).deaths == (2,)
-    unexplained = past(died(2), died(3, state=None, seconds=0), died(4))
-    assert judge(unexplained, 4).deaths == (3, 2)
+def test_vanished_machines_condemn_nothing() -> None:
+    """An attempt that left no account was taken away, unless the next one's intent says otherwise."""
+    taken = past(died(2, state=None), died(3, state=None), died(4, why_next="preempted"))
+    assert judge(taken, 4).deaths == ()
+    blamed = past(died(2), died(3, state=None, seconds=0), died(4, why_next="user_error: exit 1"))
+    assert judge(blamed, 4).deaths == (3, 2)
 
 
 def test_commit_ends_the_row() -> None:

@@ -345,8 +345,10 @@ def test_dead_writer_blocks_nobody(gs_uri: str, gs_raw: Raw, tmp_path: Path, ser
     first = write_tree(tmp_path / "first", {"a": b"1" * 3_000_000, "leftover": b"l"})
     server.plan.add(Fault(bandwidth=500_000), method="PUT", path="%2Fa", times=1)
     process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_resume_provider.runtime.cli", "commit", str(first)]
-        + ["--lineage", gs_uri, "--attempt", "1", "--step", "1"]
+        [
+            *(sys.executable, "-m", "airflow_resume_provider.runtime.cli", "commit", str(first)),
+            *("--lineage", gs_uri, "--attempt", "1", "--step", "1"),
+        ]
     )
     eventually(lambda: any(name.endswith("/leftover") for name in gs_raw.names()))
     process.send_signal(signal.SIGKILL)

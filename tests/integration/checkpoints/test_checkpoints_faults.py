@@ -164,15 +164,16 @@ def test_refusal_names_the_permission(
     permission: str,
     job: str,
 ) -> None:
-    """403 is not tried again, and the error says which permission is missing, however the service words it."""
+    """403 is not tried again, and the error says which permission is missing, however it is worded."""
     for body in (DENIED.format(permission), "<Error><Code>AccessDenied</Code></Error>"):
         server.answer = refuse(403, body, method=method, fragment=fragment)
         lineage = Lineage.open(committed)
+        jobs = {
+            "commit": lambda: lineage.commit(tmp_path / "in", attempt=1, step=9),  # noqa: B023
+            "restore": lambda: lineage.restore(2, tmp_path / "out"),  # noqa: B023
+        }
         with pytest.raises(PermissionDenied) as caught:
-            if job == "commit":
-                lineage.commit(tmp_path / "in", attempt=1, step=9)
-            else:
-                lineage.restore(2, tmp_path / "out")
+            jobs[job]()
         assert caught.value.permission == permission
         assert permission in str(caught.value)
         assert "Debug source" not in str(caught.value)

@@ -297,7 +297,7 @@ Lineage.open(sys.argv[1]).restore(2, sys.argv[2])
 
 @pytest.mark.parametrize("kills", [12])
 def test_killed_at_any_moment(uri: str, tmp_path: Path, server: DisturbedServer, kills: int) -> None:
-    """After kill -9 at random moments the directory is old or new as a whole, and the next restore is right."""
+    """After kill -9 at any moment the directory is old or new as a whole, and the next restore is right."""
     rng = random.Random(3)
     files = {f"{n % 5}/{n}": rng.randbytes(200_000) for n in range(60)}
     Lineage.open(uri).commit(write_tree(tmp_path / "in", files), attempt=1, step=1)
