@@ -177,7 +177,9 @@ class History:
             method = "GET" if fault.corrupt is not None else ".*"
             # A manifest with a wrong bit is a broken manifest; what is asked here is about data.
             path = "shard" if fault.corrupt is not None else ""
-            self.server.plan.add(fault, method=method, path=path, probability=probability, times=40)
+            # Bytes that stay wrong make a checkpoint broken; a passing error must not.
+            times = 1 if fault.corrupt is not None else 40
+            self.server.plan.add(fault, method=method, path=path, probability=probability, times=times)
 
     def _account(self) -> None:
         """Whatever has a manifest in the store is committed, whether or not its writer lived to know."""
