@@ -367,7 +367,8 @@ class JobRun:
         vms = [vm for vm in self.vms if task is None or task in vm.tasks]
         grace = settings.grace_seconds if grace is None else grace
         if kind == "preempt":
-            losing = [vm.preempt(grace, notice=notice, silent_metadata=silent_metadata) for vm in vms]
+            how = {"notice": notice, "silent_metadata": silent_metadata}
+            losing = [vm.preempt(grace, signal_delay=settings.signal_delay_seconds, **how) for vm in vms]
         else:
             delay = settings.report_timeout_seconds if kind in ("vanish", "unresponsive") else 0.0
             losing = [vm.fail(LOSSES[kind], delay) for vm in vms]

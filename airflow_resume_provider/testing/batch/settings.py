@@ -17,6 +17,8 @@ class Settings:
         boot_seconds: time a VM takes until its first task runs.
         cleanup_seconds: time CANCELLATION_IN_PROGRESS and DELETION_IN_PROGRESS last at least.
         grace_seconds: time between the notice and the end of a preempted VM.
+        signal_delay_seconds: time between the notice on the metadata server and
+            SIGTERM, which on a real VM only comes once its shutdown has begun.
         stop_grace_seconds: time between SIGTERM and SIGKILL when a job is cancelled or deleted.
         background_grace_seconds: time background runnables live on after the foreground ended.
         report_timeout_seconds: silence of a VM after which its tasks fail with 50002.
@@ -38,6 +40,7 @@ class Settings:
     boot_seconds: float = 0.0
     cleanup_seconds: float = 0.2
     grace_seconds: float = 30.0
+    signal_delay_seconds: float = 0.1
     stop_grace_seconds: float = 5.0
     background_grace_seconds: float = 1.0
     report_timeout_seconds: float = 5.0

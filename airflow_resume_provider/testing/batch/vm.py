@@ -80,12 +80,20 @@ class Vm:
         if not self.tasks:
             self.idle.set()
 
-    async def preempt(self, grace: float, *, notice: bool = True, silent_metadata: bool = False) -> None:
+    async def preempt(
+        self,
+        grace: float,
+        *,
+        notice: bool = True,
+        silent_metadata: bool = False,
+        signal_delay: float = 0.0,
+    ) -> None:
         """Take the VM away as Compute Engine takes a Spot VM.
 
-        With a notice: `instance/preempted` turns TRUE, every runnable gets
-        SIGTERM once, and after `grace` seconds, or sooner when nothing runs
-        any more, the power goes. Without: the power goes at once.
+        With a notice: `instance/preempted` turns TRUE, after `signal_delay`
+        every runnable gets SIGTERM once, and `grace` seconds after the notice,
+        or sooner when nothing runs any more, the power goes. Without: the
+        power goes at once.
         """
         if self.ending:
             return
@@ -93,10 +101,12 @@ class Vm:
         if notice:
             await self.metadata.preempt()
             self.metadata.silent = silent_metadata
+            delay = min(signal_delay, grace)
+            await asyncio.sleep(delay)
             self.machine.signal_all(signal.SIGTERM)
             self.noticed.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.idle.wait(), grace)
+                await asyncio.wait_for(self.idle.wait(), grace - delay)
         await self._lose(PREEMPTED)
 
     async def fail(self, loss: Loss, delay: float = 0.0) -> None:
