@@ -179,6 +179,18 @@ class StockOut:
 
 
 @dataclass(frozen=True)
+class UnknownType:
+    """A machine or accelerator type does not exist: such a job fails before any task runs.
+
+    Args:
+        name: glob on the type, for example "a9-*" or "nvidia-none".
+    """
+
+    name: str = "*"
+    job: JobMatch = "*"
+
+
+@dataclass(frozen=True)
 class Quota:
     """A quota is exhausted: the job stays QUEUED, as long as zero quota lasts for ever.
 
@@ -250,11 +262,23 @@ class EventDisorder:
     job: JobMatch = "*"
 
 
-Fault = Loss | ApiError | Latency | StockOut | Quota | StoreFault | ClockSkew | LateJob | EventDisorder
+Fault = (
+    Loss
+    | ApiError
+    | Latency
+    | StockOut
+    | UnknownType
+    | Quota
+    | StoreFault
+    | ClockSkew
+    | LateJob
+    | EventDisorder
+)
 KINDS: dict[str, type[Any]] = {
     "api_error": ApiError,
     "latency": Latency,
     "stock_out": StockOut,
+    "unknown_type": UnknownType,
     "quota": Quota,
     "store": StoreFault,
     "clock_skew": ClockSkew,
@@ -391,6 +415,11 @@ def latency(seconds: float, *methods: str, **fields: Any) -> Latency:
 def stock_out(**fields: Any) -> StockOut:
     """No VMs; see `StockOut`."""
     return fault("stock_out", **fields)  # type: ignore[return-value]
+
+
+def unknown_type(name: str, **fields: Any) -> UnknownType:
+    """A type that does not exist; see `UnknownType`."""
+    return UnknownType(name=name, **fields)
 
 
 def quota(metric: str = "CPUS", **fields: Any) -> Quota:

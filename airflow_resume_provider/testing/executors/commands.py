@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from airflow_resume_provider.testing.executors.machines import Command
+from airflow_resume_provider.testing.executors.strays import MARK
 
 
 class CannotRun(Exception):
@@ -90,7 +91,14 @@ def base_environment(root: Path) -> dict[str, str]:
     """What a fresh machine's environment holds; nothing of this process's own but its PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     home, temporary = root / "home", root / "tmp"
-    return {"PATH": path, "HOME": str(home), "TMPDIR": str(temporary), "LANG": "C.UTF-8", "USER": "root"}
+    return {
+        "PATH": path,
+        "HOME": str(home),
+        "TMPDIR": str(temporary),
+        "LANG": "C.UTF-8",
+        "USER": "root",
+        MARK: str(root),
+    }
 
 
 def script_command(runnable: Any, place: Place, mounts: Mapping[str, str]) -> Command:

@@ -21,6 +21,7 @@ from airflow_resume_provider.testing.faults import (
     quota,
     stock_out,
     store,
+    unknown_type,
 )
 
 CODES = [
@@ -123,6 +124,18 @@ def test_a_stock_out_can_be_of_one_zone_or_model_only(client: Client, stack: Loc
     client.run(job_of(script("true"), provisioning="STANDARD"), "standard")
     assert "zones/us-central1-b/" in descriptions(client.tasks("spot")[0])[-1]
     assert "zones/us-central1-a/" in descriptions(client.tasks("standard")[0])[-1]
+
+
+def test_an_unknown_machine_or_accelerator_fails_the_job_before_any_task_runs(
+    client: Client, stack: LocalStack
+) -> None:
+    """From SCHEDULED to FAILED, with Compute Engine's refusal in an event; its tasks are UNEXECUTED."""
+    stack.set_plan(Plan(unknown_type("n1-*")))
+    job = client.run(job_of(script("echo ran")))
+    assert "CODE_GCE_BAD_REQUEST" in descriptions(job)[-2]
+    assert "from SCHEDULED to FAILED" in descriptions(job)[-1]
+    assert job.status.task_groups["group0"].counts == {"UNEXECUTED": 1}
+    assert stack.logs("job-1") == ""
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ faults:
   - api_error: {methods: GetJob, code: RESOURCE_EXHAUSTED, rate: 0.2}
   - latency: {seconds: 0.2}
   - stock_out: {zones: [us-central1-a], provisioning: SPOT}
+  - unknown_type: {name: a9-*}
   - quota: {metric: CPUS}
   - store: {status: 503}
   - late_job: {seconds: 1}
@@ -106,7 +107,7 @@ def test_a_plan_reads_as_yaml_and_writes_itself() -> None:
     """What it writes is the same plan again."""
     plan = Plan.from_yaml(PLAN)
     assert plan.seed == 7
-    assert len(plan.faults) == 11
+    assert len(plan.faults) == 12
     assert plan.faults[0] == preempt(job=1, after_commits=2, grace_seconds=5)
     assert plan.faults[5] == stock_out(zones=["us-central1-a"], provisioning="SPOT")
     assert Plan.from_dict(plan.to_dict()) == plan
