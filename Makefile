@@ -20,7 +20,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 demo: install
-	@$(BIN)/python -m airflow_resume_provider.testing.demo
+	@$(BIN)/python -m airflow_resume_provider.testing.demo $(ARGS)
 
 check: lint types test e2e
 
