@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from airflow_resume_provider.checkpoints import checksum
 from airflow_resume_provider.checkpoints.manifest import FileEntry
+from airflow_resume_provider.checkpoints.parallel import Batch, Cancelled
 from airflow_resume_provider.checkpoints.progress import Meter
 from airflow_resume_provider.checkpoints.retrying import Patience, Transient
 from airflow_resume_provider.checkpoints.store import Store
@@ -23,10 +23,6 @@ from airflow_resume_provider.errors import CheckpointBroken, ObjectNotFound
 _FETCHES = 2
 
 
-class Cancelled(Exception):
-    """Another part of the same transfer has failed; never leaves this package."""
-
-
 class Download:
     """One checkpoint's transfer into `target`, or only past the checksum when that is `None`."""
 
@@ -34,26 +30,19 @@ class Download:
         self._store, self._uri, self._target, self._meter = store, uri, target, meter
         self._prefix = f"{prefix}/" if prefix else ""
         self._patience = Patience(store.options.max_total_seconds)
-        self._stopped = False
+        self._batch = Batch(0, "restore")
 
     def run(self, files: Sequence[FileEntry]) -> None:
         """Fetch all files; raises `CheckpointBroken` when one is not what the manifest says."""
         options = self._store.options
         big = [entry for entry in files if entry.size > options.range_bytes]
         small = [entry for entry in files if entry.size <= options.range_bytes]
-        self._together(options.big_streams, (job for entry in big for job in self._pieces(entry)))
-        few = options.big_streams if sum(e.size for e in small) > len(small) * options.chunk_bytes else 0
-        self._together(few or options.small_streams, (partial(self._whole, entry) for entry in small))
-
-    def _together(self, streams: int, jobs: Iterable[Callable[[], None]]) -> None:
-        with ThreadPoolExecutor(streams, thread_name_prefix="restore") as pool:
-            futures = [pool.submit(job) for job in jobs]
-            done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-            self._stopped = bool(waiting)
-            for future in waiting:
-                future.cancel()
-        for future in done:
-            future.result()
+        self._batch = Batch(options.big_streams, "restore")
+        self._batch.run(job for entry in big for job in self._pieces(entry))
+        # A range of a file of some size keeps a stream busy; tiny files are all waiting.
+        tiny = sum(entry.size for entry in small) <= len(small) * options.chunk_bytes
+        self._batch = Batch(options.small_streams if tiny else options.big_streams, "restore")
+        self._batch.run(partial(self._whole, entry) for entry in small)
 
     def _whole(self, entry: FileEntry) -> None:
         for _ in range(_FETCHES):
@@ -106,7 +95,7 @@ class Download:
         def once() -> None:
             nonlocal crc, position
             for chunk in self._store.stream(name, position, end - position) if position < end else ():
-                if self._stopped:
+                if self._batch.stopped:
                     raise Cancelled
                 chunk = memoryview(chunk)[: end - position]
                 crc = checksum.extend(chunk, crc)

@@ -167,17 +167,22 @@ def _remove(path: Path) -> None:
 
 def _state(directory: Path, own: str) -> list[list[Any]]:
     """Return name, inode, size and time of everything inside, which tells any change."""
-    found = []
-    for path, folders, files in os.walk(directory):
-        for name in [*folders, *files]:
-            if path == str(directory) and name.startswith(own):
-                continue
-            full = f"{path}/{name}"
-            stat = os.lstat(full)
-            size = stat.st_size if name in files else 0
-            when = stat.st_mtime_ns if name in files else 0
-            found.append([os.path.relpath(full, directory), stat.st_ino, size, when])
+    found: list[list[Any]] = []
+    _look(str(directory), "", own, found)
     return sorted(found)
+
+
+def _look(path: str, prefix: str, own: str, found: list[list[Any]]) -> None:
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not prefix and entry.name.startswith(own):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found.append([f"{prefix}{entry.name}/", entry.inode(), 0, 0])
+                _look(entry.path, f"{prefix}{entry.name}/", own, found)
+            else:
+                stat = entry.stat(follow_symlinks=False)
+                found.append([prefix + entry.name, stat.st_ino, stat.st_size, stat.st_mtime_ns])
 
 
 def sync_tree(top: Path) -> None:

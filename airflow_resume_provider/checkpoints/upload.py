@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 
 from airflow_resume_provider.checkpoints import checksum, names
 from airflow_resume_provider.checkpoints.manifest import FileEntry
+from airflow_resume_provider.checkpoints.parallel import Batch
 from airflow_resume_provider.checkpoints.progress import Meter
 from airflow_resume_provider.checkpoints.sources import Source
 from airflow_resume_provider.checkpoints.store import Store
@@ -30,7 +31,8 @@ class Upload:
     ) -> None:
         self._store, self._prefix, self._meter = store, prefix, meter
         self._should_stop = should_stop or (lambda: False)
-        self._stopped = False
+        self._batch = Batch(0, "commit")
+        self._entries: dict[str, FileEntry] = {}
         self._brake = _Brake(lambda: store.options.bandwidth)
 
     def run(self, sources: Sequence[Source]) -> tuple[FileEntry, ...]:
@@ -38,17 +40,11 @@ class Upload:
         options = self._store.options
         mean = sum(source.size for source in sources) / max(len(sources), 1)
         streams = options.small_streams if mean <= options.chunk_bytes else options.big_files
-        with ThreadPoolExecutor(streams, thread_name_prefix="commit") as pool:
-            futures = [pool.submit(self._send, source) for source in sources]
-            done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-            self._stopped = bool(waiting)
-            for future in waiting:
-                future.cancel()
-        for future in done:
-            future.result()
-        return tuple(future.result() for future in futures)
+        self._batch = Batch(streams, "commit")
+        self._batch.run(partial(self._send, source) for source in sources)
+        return tuple(self._entries[source.path] for source in sources)
 
-    def _send(self, source: Source) -> FileEntry:
+    def _send(self, source: Source) -> None:
         crc = 0
 
         def pieces(length: int) -> Iterator[bytes]:
@@ -78,10 +74,12 @@ class Upload:
         if not source.unchanged():
             raise changed(source)
         self._meter.add(0, 1)
-        return FileEntry(path=source.path, size=source.size, crc32c=checksum.encode(crc), stored_as=stored_as)
+        self._entries[source.path] = FileEntry(
+            path=source.path, size=source.size, crc32c=checksum.encode(crc), stored_as=stored_as
+        )
 
     def _check_stop(self) -> None:
-        if self._stopped or self._should_stop():
+        if self._batch.stopped or self._should_stop():
             raise UploadStopped(
                 "The upload was stopped before it was complete.", did="Nothing was committed."
             )
