@@ -33,7 +33,7 @@ def runnables(container: ContainerSpec, contract: ContractSpec) -> list[dict[str
     shared["variables"].update(_places(contract))
     ours = _runtime(container)
     return [
-        {"display_name": "restore", "container": ours(["restore"]), "environment": shared},
+        {"display_name": "restore", "container": ours(["restore", "--for-training"]), "environment": shared},
         {"display_name": "sync", "container": ours(["sync"]), "environment": shared, "background": True},
         {"display_name": "train", "container": training, "environment": shared},
         # Batch does not tell a later runnable how an earlier one ended; that this one runs at all is

@@ -157,7 +157,7 @@ class Sidecar:
             return said
         raise InvalidInput(
             f"{self.state.ledger} is not there.",
-            can="Run `resume-run restore` before, with the same RESUME_STATE_DIR and volume.",
+            can="Run `resume-run restore --for-training` before, with the same RESUME_STATE_DIR and volume.",
             parameter="state-dir",
             value=str(self.state.directory),
         )

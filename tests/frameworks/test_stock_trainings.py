@@ -48,7 +48,7 @@ def fit(job: Job, epochs: int) -> list[str]:
 def test_lightnings_own_demo_is_preempted_and_resumes(spot: World) -> None:
     """Killed without notice in the first job, at its end in the second; not a line of it is ours."""
     first = Job(spot, 1)
-    assert first.ours("restore").wait() == 0
+    assert first.ours("restore", "--for-training").wait() == 0
     sync, training = first.ours("sync"), first.training(fit(first, 100_000))
     until(lambda: sync.commits() >= 2, 120)
     for run in (sync, training):

@@ -44,7 +44,7 @@ class Job:
 
     def run(self, command: Sequence[str]) -> tuple[int, int, Running]:
         """Run it all; return the training's and finish's exit codes, and the training."""
-        assert self.ours("restore").wait() == 0
+        assert self.ours("restore", "--for-training").wait() == 0
         sync = self.ours("sync")
         training = self.training(command)
         code = training.wait(120)

@@ -67,7 +67,7 @@ def test_an_unmodified_training_is_committed_and_finished(spot: World) -> None:
 def test_it_resumes_after_the_machine_was_taken(spot_gcs: World) -> None:
     """No notice, everything killed: the next job restores what sync had committed."""
     job = Job(spot_gcs, 1)
-    assert job.ours("restore").wait() == 0
+    assert job.ours("restore", "--for-training").wait() == 0
     sync, training = job.ours("sync"), job.training(unmodified(job, 100000))
     until(lambda: sync.commits() >= 2)
     for run in (sync, training):
@@ -94,7 +94,7 @@ def test_exit_0_after_a_notice_is_a_preemption(spot: World) -> None:
     """The container saved and left on the notice: 80, not success."""
     spot.with_metadata()
     job = Job(spot, 1)
-    assert job.ours("restore").wait() == 0
+    assert job.ours("restore", "--for-training").wait() == 0
     sync, training = job.ours("sync"), job.training(sourced(*TOY, "--steps", "100000"))
     until(sync.commits)
     spot.loop.run(spot.metadata.preempt())  # type: ignore[union-attr]
@@ -110,7 +110,7 @@ def test_exit_0_after_a_notice_is_a_preemption(spot: World) -> None:
 def test_finish_brings_up_what_sync_could_not(spot_gcs: World) -> None:
     """Batch kills the background in the middle of the last upload; finish sends it again."""
     job = Job(spot_gcs, 1)
-    assert job.ours("restore").wait() == 0
+    assert job.ours("restore", "--for-training").wait() == 0
     slow = spot_gcs.disturb(Fault(latency=60), "checkpoint-40/s")
     sync, training = job.ours("sync"), job.training(unmodified(job, 40))
     assert training.wait() == 0
@@ -139,7 +139,7 @@ def test_a_notice_while_restoring_ends_the_job_before_the_training(spot_gcs: Wor
     assert first.run(unmodified(first, 10))[:2] == (0, 0)
     slow = spot_gcs.disturb(Fault(latency=60), "s.json", "GET")
     spot_gcs.intend(2)
-    restore = Job(spot_gcs, 2).ours("restore")
+    restore = Job(spot_gcs, 2).ours("restore", "--for-training")
     until(lambda: slow.hits)
     restore.terminate()
     assert restore.wait() == ExitCode.PREEMPTED
@@ -149,7 +149,7 @@ def test_a_notice_while_restoring_ends_the_job_before_the_training(spot_gcs: Wor
 def test_a_newer_attempt_makes_finish_say_superseded(spot: World) -> None:
     """A zombie's last checkpoint is not committed."""
     job = Job(spot, 1)
-    assert job.ours("restore").wait() == 0
+    assert job.ours("restore", "--for-training").wait() == 0
     assert job.training(unmodified(job, 10)).wait() == 0
     spot.intend(2)
     assert job.ours("finish", "--succeeded").wait() == 0
@@ -165,7 +165,7 @@ def test_another_user_may_write(spot: World) -> None:
     for parent in spot.root.parents[:3]:
         parent.chmod(0o755)
     job = Job(spot, 1)
-    assert job.ours("restore").wait() == 0
+    assert job.ours("restore", "--for-training").wait() == 0
     script = f"cd {job.directory} && mkdir c-1.tmp && echo x > c-1.tmp/w && mv c-1.tmp c-1"
     subprocess.run(["sh", "-c", script], user=65534, check=True)
     assert job.ours("finish", "--succeeded").wait() == 0
@@ -176,7 +176,7 @@ def test_another_user_may_write(spot: World) -> None:
 def test_a_terminated_sync_ends_cleanly(spot: World) -> None:
     """Batch ends the background with SIGTERM: exit 0, what was begun is finished."""
     job = Job(spot, 1)
-    assert job.ours("restore").wait() == 0
+    assert job.ours("restore", "--for-training").wait() == 0
     sync = job.ours("sync")
     training = job.training(unmodified(job, 100000))
     until(sync.commits)
