@@ -135,6 +135,8 @@ class MetadataServer:
     def _find(self, path: str, request: web.BaseRequest) -> Any:
         node: Any = self.tree
         for part in [part for part in path.split("/") if part]:
+            if not isinstance(node, dict):
+                raise KeyError(path)
             if part == "token" and "email" in node:
                 return lambda: _json(_token(self.identity))
             if part == "identity" and "email" in node:
@@ -151,6 +153,8 @@ class MetadataServer:
     def _find_plain(self, path: str) -> Any:
         node: Any = self.tree
         for part in [part for part in path.split("/") if part]:
+            if not isinstance(node, dict):
+                raise KeyError(path)
             node = node[part]
         return node
 
