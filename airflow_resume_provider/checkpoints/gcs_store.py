@@ -20,6 +20,13 @@ from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNo
 T = TypeVar("T")
 _FAILURES = (BaseError, OSError, ValueError)
 _MOST_PARTS = 9_000  # the service's own limit is 10,000
+# The process in which obstore's threads run, once they do; they do not survive a fork.
+_used_in: list[int] = []
+
+
+def used_before_fork() -> bool:
+    """Return whether this process was forked from one that had used obstore, which would hang here."""
+    return bool(_used_in) and _used_in[0] != os.getpid()
 
 
 class GcsStore:
@@ -70,6 +77,7 @@ class GcsStore:
     def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield `length` bytes from `start` on; raises `Transient` when asking again may help."""
         key, end = self._key(name), start + length
+        _note_use()
         try:
             if length <= self.options.chunk_bytes:
                 yield memoryview(obstore.get_range(self._reader, key, start=start, end=end))
@@ -134,6 +142,8 @@ class GcsStore:
         return f"{self._prefix}/{name}".strip("/")
 
     def _ask(self, what: str, name: str, call: Callable[[], T]) -> T:
+        _note_use()
+
         def once() -> T:
             try:
                 return call()
@@ -144,6 +154,11 @@ class GcsStore:
 
     def _translate(self, what: str, name: str, error: Exception) -> Exception:
         return translate(error, what=what, uri=f"{self.uri}/{name}".rstrip("/"))
+
+
+def _note_use() -> None:
+    if not _used_in:
+        _used_in.append(os.getpid())
 
 
 class _Watched:

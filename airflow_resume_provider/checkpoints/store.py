@@ -123,9 +123,10 @@ def open_store(uri: str, options: StoreOptions | None = None, *, parameter: str 
     """Open the store at `uri`; raises `InvalidInput` naming `parameter` when it is no store's URI."""
     scheme, separator, rest = uri.partition("://")
     if separator and scheme == "gs" and rest.strip("/"):
-        from airflow_resume_provider.checkpoints.gcs_store import GcsStore
+        from airflow_resume_provider.checkpoints.forked import ForkSafeStore
+        from airflow_resume_provider.checkpoints.gcs_store import GcsStore, used_before_fork
 
-        return GcsStore(uri, options or StoreOptions(), parameter=parameter)
+        return ForkSafeStore(GcsStore(uri, options or StoreOptions(), parameter=parameter), used_before_fork)
     if separator and scheme == "file" and rest.strip("/"):
         from airflow_resume_provider.checkpoints.file_store import FileStore
 
