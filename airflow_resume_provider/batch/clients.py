@@ -120,7 +120,8 @@ def _options(where: Endpoint, options: Any) -> Any:
 
 def _rest(where: Endpoint) -> dict[str, Any]:
     from google.api_core.client_options import ClientOptions
-    from google.auth.credentials import AnonymousCredentials
+    from google.auth import credentials
 
+    anonymous: Any = credentials.AnonymousCredentials
     options = ClientOptions(api_endpoint=f"http://{where.address}")
-    return {"transport": "rest", "credentials": AnonymousCredentials(), "client_options": options}
+    return {"transport": "rest", "credentials": anonymous(), "client_options": options}

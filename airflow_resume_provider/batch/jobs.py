@@ -120,7 +120,8 @@ def build(
         "allocation_policy": _allocation(machine, placement, labels),
         "logs_policy": {"destination": "CLOUD_LOGGING"},
     }
-    return merged(job, override or {})
+    whole: dict[str, Any] = merged(job, override or {})
+    return whole
 
 
 def _max_run(seconds: float | None) -> dict[str, str]:

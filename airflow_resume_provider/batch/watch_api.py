@@ -57,9 +57,9 @@ class _Masking:
         return {"timeout": CALL_TIMEOUT, "retry": None, "metadata": metadata}
 
     def refused(self, error: Exception) -> bool:
-        from google.api_core.exceptions import InvalidArgument
+        from google.api_core.exceptions import BadRequest
 
-        was, self._masked = self._masked, self._masked and not isinstance(error, InvalidArgument)
+        was, self._masked = self._masked, self._masked and not isinstance(error, BadRequest)
         return was and not self._masked
 
 
@@ -93,7 +93,8 @@ class GrpcWatchApi:
 
     async def close(self) -> None:
         """Close the channel."""
-        await self._client.transport.close()
+        transport: Any = self._client.transport
+        await transport.close()
 
 
 class ThreadedWatchApi:

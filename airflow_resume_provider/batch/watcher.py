@@ -58,7 +58,7 @@ class JobWatcher:
 
     def subscribe(self, subscription: Subscription) -> Subscription:
         """Begin to watch a job; the first look comes at once."""
-        self._subscriptions.setdefault(subscription.job_name, []).append(subscription)
+        self._subscriptions.setdefault(place(subscription.job_name), []).append(subscription)
         self._soon.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name=repr(self))
@@ -66,11 +66,11 @@ class JobWatcher:
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """End it; with the last one the loop ends and its connection is closed."""
-        group = self._subscriptions.get(subscription.job_name, [])
+        group = self._subscriptions.get(place(subscription.job_name), [])
         if subscription in group:
             group.remove(subscription)
         if not group:
-            self._subscriptions.pop(subscription.job_name, None)
+            self._subscriptions.pop(place(subscription.job_name), None)
         if not self._subscriptions and self._task is not None:
             self._task.cancel()
             self._task = None
@@ -149,7 +149,7 @@ class JobWatcher:
 
     def _tell(self, page: Page) -> None:
         for job in page:
-            for subscription in self._subscriptions.get(job.name, ()):
+            for subscription in self._subscriptions.get(place(job.name), ()):
                 subscription.look(job)
 
     async def _look_singly(self, api: WatchApi, group: list[Subscription]) -> None:
@@ -178,10 +178,15 @@ class JobWatcher:
             subscription.failed(error, self._clock())
 
 
-def _cannot_list(error: Exception) -> bool:
-    from google.api_core.exceptions import InvalidArgument, MethodNotImplemented
+def place(job_name: str) -> str:
+    """Return a job's name without its project, which the API may give as an id or as a number."""
+    return job_name.partition("/locations/")[2]
 
-    return isinstance(error, InvalidArgument | MethodNotImplemented)
+
+def _cannot_list(error: Exception) -> bool:
+    from google.api_core.exceptions import BadRequest, MethodNotImplemented
+
+    return isinstance(error, BadRequest | MethodNotImplemented)
 
 
 async def _closed(api: WatchApi) -> None:

@@ -108,8 +108,14 @@ class ResumableBatchHook(GoogleBaseHook):
         return events.job_seen(job, tasks)
 
     def _tasks(self, name: str) -> list[Any]:
-        pager = self._call("list_tasks", {"parent": f"{name}/taskGroups/{TASK_GROUP}"})
-        return list(pager)
+        """The tasks, whose events carry exit codes; without them the job's own events must do."""
+        from google.api_core.exceptions import ClientError, MethodNotImplemented
+
+        try:
+            return list(self._call("list_tasks", {"parent": f"{name}/taskGroups/{TASK_GROUP}"}))
+        except (ClientError, MethodNotImplemented) as error:
+            self.log.info("The tasks of %s could not be read: %r", name, error)
+            return []
 
     def cancel(self, name: str) -> bool:
         """
@@ -117,11 +123,11 @@ class ResumableBatchHook(GoogleBaseHook):
 
         :return: False when there was nothing to cancel.
         """
-        from google.api_core.exceptions import FailedPrecondition, InvalidArgument, NotFound
+        from google.api_core.exceptions import BadRequest, Conflict, NotFound
 
         try:
             self._call("cancel_job", {"name": name, "request_id": identity.request_id(f"cancel {name}")})
-        except (NotFound, FailedPrecondition, InvalidArgument):
+        except (NotFound, BadRequest, Conflict):  # over REST a failed precondition is no more than that
             return False
         return True
 

@@ -19,7 +19,7 @@ class ConnectionCredentials:
     """Gives obstore a token of the connection, refreshed when it has run out."""
 
     def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
+        self._credentials: Any = credentials  # its methods have no types
 
     def __call__(self) -> dict[str, Any]:
         """Return a token that is valid now, in the form obstore asks for."""

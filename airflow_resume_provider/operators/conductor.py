@@ -180,7 +180,7 @@ class Conductor:
             verdict=verdict.kind,
             reason=verdict.reason[:300],
             exit_code=verdict.exit_code,
-            job_name=seen.name,
+            job_name=intent.job_name if intent else seen.name,
             rung=rung_of(intent),
             try_number=int(intent.try_number) if intent else self.training.try_number,
             clears=clears_of(intent),

@@ -221,9 +221,9 @@ def _secrets(value: Any, plain: Any) -> Mapping[str, str]:
 
 
 def _shm(value: Any) -> str | None:
-    if value is None or templated(value):
-        return value
-    if not _SHM.fullmatch(str(value)):
+    if value is None:
+        return None
+    if not templated(value) and not _SHM.fullmatch(str(value)):
         _refuse("shm_size", value, 'a size such as "8g"')
     return str(value)
 

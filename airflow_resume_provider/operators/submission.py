@@ -212,8 +212,8 @@ def _not_submitted(error: Exception, job_name: str) -> Exception:
     from google.api_core import exceptions
 
     hopeless = (
-        exceptions.InvalidArgument,
-        exceptions.PermissionDenied,
+        exceptions.BadRequest,
+        exceptions.Forbidden,
         exceptions.NotFound,
         InvalidInput,
         JobNotOurs,

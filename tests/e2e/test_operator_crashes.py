@@ -28,6 +28,7 @@ OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 PLAN = Plan(
     preempt(job={"airflow_dag": "four_preemptions"}, after_commits=1, grace_seconds=1, times=4),
     preempt(job={"airflow_dag": "mapped", "airflow_map_index": "1"}, after_commits=1, grace_seconds=1),
+    preempt(job={"airflow_dag": "decorated"}, after_commits=1, grace_seconds=1),
     preempt(job={"airflow_dag": "retried_preemption"}, after_commits=1, notice=False, grace_seconds=0),
     stock_out(zones=["us-central1-a"], provisioning="SPOT"),
 )
@@ -120,6 +121,7 @@ BY_THEMSELVES = (
     "stocked_out",
     "mapped",
     "retried_preemption",
+    "decorated",
 )
 
 
@@ -214,6 +216,11 @@ def test_preemption_handed_to_airflow_is_retried_at_once(by_themselves):
     by_themselves["retried_preemption"].finished(jobs=2, tries=2)
 
 
+def test_a_decorated_function_gives_the_command_of_all_attempts(by_themselves):
+    """@task.resumable_train, found through the provider: the second attempt runs the same command."""
+    by_themselves["decorated"].finished(jobs=2, tries=1)
+
+
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_while_deferred_cancels_the_job(start, state):
     """A person marks the deferred task, even before its trigger has begun: its job is cancelled."""
@@ -259,8 +266,14 @@ def test_clearing_a_failed_task_resumes(start):
 
 
 def test_triggerer_killed(start):
-    """kill -9 of the triggerer: the job is left alone, and its end is seen after the restart."""
+    """kill -9 of the triggerer: the job is left alone, and its end is seen after the restart.
+
+    The links to the job and its logs are there while the task is deferred.
+    """
     case = start("triggerer_killed")
+    links = case.airflow.client.links(case.dag_id, case.run_id, "train")
+    assert links["Batch job"].endswith(f"/jobs/{case.jobs[0].id}/details?project=local-project")
+    assert "resume_training" in links["Training logs"]
     case.airflow.kill("triggerer")
     case.airflow.start_component("triggerer")
     case.finished(jobs=1, tries=1)

@@ -158,6 +158,19 @@ async def test_servers_that_ignore_the_filter_are_endured():
     assert [s.seen.name for s in mine] == [name(i) for i in range(3)]
 
 
+async def test_projects_by_number_are_the_same_projects():
+    """The API may name the project by its number; a job is recognised by its place in it."""
+    api = FakeApi(3)
+    api.everything = [api.job(n) for n in api.states]
+    for job in api.everything:
+        job.name = job.name.replace("projects/p/", "projects/123456/")
+    api.hidden = set(api.states)
+    shared = watching(api)
+    mine = [shared.subscribe(interest(i)) for i in range(3)]
+    await until(lambda: all(s.looks >= 2 for s in mine))
+    assert api.got == 0
+
+
 async def test_a_job_that_the_listing_does_not_show_is_asked_for():
     """A label or a filter that is late does not hide a job."""
     api = FakeApi(3)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, task
 
 from airflow_resume_provider.operators.train import ResumableTrainOperator
 
@@ -47,24 +47,24 @@ class Dying(ResumableTrainOperator):
         time.sleep(1)
 
 
+SETTINGS: dict[str, Any] = {
+    "project_id": "local-project",
+    "region": "us-central1",
+    "image": "trainer:latest",
+    "checkpoint_root": "gs://resume/e2e",
+    "poll_interval": 1,
+    "trigger_min_seconds": 3,
+    "not_found_grace": 5,
+    "retries": 1,
+    "retry_delay": timedelta(seconds=1),
+}
+
+
 def train(kind: type[ResumableTrainOperator] = ResumableTrainOperator, **changes: Any) -> Any:
     """One training; what is not said is quick and plain."""
     extra = changes.pop("arguments", [])
     partial = changes.pop("partial", False)
-    settings: dict[str, Any] = {
-        "task_id": "train",
-        "project_id": "local-project",
-        "region": "us-central1",
-        "image": "trainer:latest",
-        "command": ["python", TRAINER, *extra],
-        "checkpoint_root": "gs://resume/e2e",
-        "poll_interval": 1,
-        "trigger_min_seconds": 3,
-        "not_found_grace": 5,
-        "retries": 1,
-        "retry_delay": timedelta(seconds=1),
-        **changes,
-    }
+    settings = {**SETTINGS, "task_id": "train", "command": ["python", TRAINER, *extra], **changes}
     return kind.partial(**settings) if partial else kind(**settings)
 
 
@@ -117,3 +117,11 @@ with case("mapped"):
     train(partial=True).expand(env=[{"LR": "1"}, {"LR": "2"}, {"LR": "3"}])
 with case("retried_preemption"):
     train(on_preemption="retry", retries=3, retry_delay=timedelta(minutes=10))
+with case("decorated"):
+
+    @task.resumable_train(**SETTINGS, command=["python", TRAINER])
+    def chosen(steps: int) -> dict[str, Any]:
+        """The training's options, chosen when the task runs."""
+        return {"steps": steps, "step_seconds": 0.1}
+
+    chosen.override(task_id="train")(30)
