@@ -20,7 +20,7 @@ from airflow_resume_provider.testing.client import (
     quoted,
 )
 
-LOSSES = ("preempt", "vanish", "reboot", "unresponsive", "recreate")
+LOSSES = ("preempt", "vanish", "reboot", "unresponsive", "recreate", "maintenance")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,7 +170,7 @@ def _logs(options: argparse.Namespace) -> None:
 
 def _preempt(options: argparse.Namespace) -> int:
     how = {"kind": options.kind, "task": options.task}
-    if options.kind == "preempt":
+    if options.kind in ("preempt", "maintenance"):
         how |= {"grace": options.grace, "notice": not options.no_notice}
     lost = _client(options).post(f"lose/{quoted(options.job)}", how)["lost"]
     for vm in lost:

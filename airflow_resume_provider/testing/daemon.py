@@ -80,7 +80,7 @@ def settings_of(options: argparse.Namespace) -> Any:
 async def _serve(options: argparse.Namespace) -> int:
     from airflow_resume_provider.testing.cli import exports
     from airflow_resume_provider.testing.faults import Plan
-    from airflow_resume_provider.testing.stack import Stack
+    from airflow_resume_provider.testing.servers import Stack
 
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -100,7 +100,9 @@ def _tasks(finished: Any) -> list[TaskResult]:
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        instances = session.query(TaskInstance).filter_by(dag_id=finished.dag_id, run_id=finished.run_id).all()
+        instances = (
+            session.query(TaskInstance).filter_by(dag_id=finished.dag_id, run_id=finished.run_id).all()
+        )
         found = []
         for instance in instances:
             rows = session.query(XComModel).filter_by(

@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 from airflow_resume_provider.errors import InvalidInput
 
 JobMatch = int | str | Mapping[str, str]
-LOSS_KINDS = ("preempt", "vanish", "reboot", "unresponsive", "recreate")
+LOSS_KINDS = ("preempt", "vanish", "reboot", "unresponsive", "recreate", "maintenance")
 CODES = (
     "ABORTED",
     "ALREADY_EXISTS",
@@ -67,11 +67,12 @@ def _check_not_negative(fault: Any, *names: str) -> None:
 
 @dataclass(frozen=True)
 class Loss:
-    """A VM is lost.
+    """A VM is lost, or hears that it may be.
 
     Args:
         kind: preempt (50001), vanish (50002), reboot (50003), unresponsive
-            (50004) or recreate (50006).
+            (50004), recreate (50006), or maintenance, which only announces an
+            event on the metadata server for `grace_seconds`.
         job: which job; every one by default.
         after_commits: when the n-th checkpoint of this job has been committed.
         after_seconds: this long after RUNNING.
@@ -399,7 +400,7 @@ def _loss(name: str) -> Any:
     return make
 
 
-preempt, vanish, reboot, unresponsive, recreate = map(_loss, LOSS_KINDS)
+preempt, vanish, reboot, unresponsive, recreate, maintenance = map(_loss, LOSS_KINDS)
 
 
 def api_error(*methods: str, **fields: Any) -> ApiError:

@@ -15,7 +15,8 @@ from airflow_resume_provider.testing.batch import logs
 from airflow_resume_provider.testing.batch.messages import TaskState, to_dict
 from airflow_resume_provider.testing.batch.records import JobRecord
 from airflow_resume_provider.testing.batch.service import BatchService
-from airflow_resume_provider.testing.batch.vm import LOSSES, NEVER_PREEMPTED
+from airflow_resume_provider.testing.batch.vm import NEVER_PREEMPTED
+from airflow_resume_provider.testing.faults import LOSS_KINDS
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -73,7 +74,9 @@ class Admin:
             "updated": record.job.update_time.ToJsonString(),
             "labels": dict(record.job.labels),
             "tasks": dict(record.job.status.task_groups["group0"].counts),
-            "vms": [{"where": vm.where, "metadata": vm.metadata.address} for vm in run.vms] if run else [],
+            "vms": [{"where": vm.where, "metadata": vm.metadata.address} for vm in run.fleet.vms]
+            if run
+            else [],
             "last_event": events[-1].description if events else "",
         }
 
@@ -92,22 +95,22 @@ class Admin:
 
     async def lose(self, job: str, kind: str = "preempt", **how: Any) -> list[str]:
         """Lose a job's VMs now; returns which. Waits until they are gone."""
-        if kind not in LOSSES:
+        if kind not in LOSS_KINDS:
             raise InvalidInput(
                 f"kind={kind!r} is not possible.",
-                can=f"Use one of {', '.join(LOSSES)}.",
+                can=f"Use one of {', '.join(LOSS_KINDS)}.",
                 parameter="kind",
                 value=kind,
             )
         run = self.service.runs.get(self.record(job).name)
-        if run and kind == "preempt" and run.provisioning in NEVER_PREEMPTED:
+        if run and kind == "preempt" and run.fleet.provisioning in NEVER_PREEMPTED:
             raise InvalidInput(
-                f"{run.record.name} runs on {run.provisioning} VMs, which are never preempted.",
+                f"{run.record.name} runs on {run.fleet.provisioning} VMs, which are never preempted.",
                 can="Submit it with provisioning_model SPOT, or lose its VMs in another way (--kind vanish).",
                 parameter="kind",
                 value=kind,
             )
-        return [vm.where for vm in await run.lose(kind, **how)] if run else []
+        return [vm.where for vm in await run.fleet.lose(kind, **how)] if run else []
 
     def add_fault(self, data: dict[str, Any]) -> None:
         """Add faults to the plan that is at work."""

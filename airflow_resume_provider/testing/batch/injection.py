@@ -16,7 +16,7 @@ from airflow_resume_provider.testing.batch.names import job_id_of
 from airflow_resume_provider.testing.batch.vm import NEVER_PREEMPTED
 
 if TYPE_CHECKING:
-    from airflow_resume_provider.testing.batch.runner import JobRun
+    from airflow_resume_provider.testing.batch.fleet import Fleet
 
 _TEXTS = {
     "UNAVAILABLE": "The service is currently unavailable.",
@@ -100,65 +100,65 @@ class Injector:
         late = [f.seconds for f in self._of(faults.LateJob) if matches(f.job, number, name, labels)]
         return max(late, default=0.0)
 
-    def quota(self, run: JobRun, *, scheduled: bool) -> faults.Quota | None:
+    def quota(self, fleet: Fleet, *, scheduled: bool) -> faults.Quota | None:
         """The quota that holds a job up."""
         for fault in self._of(faults.Quota):
-            if fault.scheduled is scheduled and run.matches(fault.job):
+            if fault.scheduled is scheduled and fleet.matches(fault.job):
                 return fault
         return None
 
-    def stocked_out(self, run: JobRun, zone: str) -> bool:
+    def stocked_out(self, fleet: Fleet, zone: str) -> bool:
         """Whether a job's VM cannot be had in a zone."""
         region = zone.rpartition("-")[0]
         for fault in self._of(faults.StockOut):
             named = {part.rpartition("/")[2] for part in fault.zones}
             if (
                 (not named or named & {zone, region})
-                and fault.provisioning in ("", run.provisioning)
-                and fnmatch.fnmatchcase(run.machine_type, fault.machine_type)
-                and run.matches(fault.job)
+                and fault.provisioning in ("", fleet.provisioning)
+                and fnmatch.fnmatchcase(fleet.machine_type, fault.machine_type)
+                and fleet.matches(fault.job)
             ):
                 return True
         return False
 
-    def unknown_type(self, run: JobRun) -> str:
+    def unknown_type(self, fleet: Fleet) -> str:
         """The machine or accelerator type of a job that does not exist, or nothing."""
         for fault in self._of(faults.UnknownType):
-            for name in (run.machine_type, *run.accelerators):
-                if fnmatch.fnmatchcase(name, fault.name) and run.matches(fault.job):
+            for name in (fleet.machine_type, *fleet.accelerators):
+                if fnmatch.fnmatchcase(name, fault.name) and fleet.matches(fault.job):
                     return name
         return ""
 
-    def on_state(self, run: JobRun, state: str) -> None:
+    def on_state(self, fleet: Fleet, state: str) -> None:
         """A job has reached a state."""
         for fault in self._of(faults.Loss):
             if fault.on_state == state:
-                self._lose(fault, run)
+                self._lose(fault, fleet)
             elif fault.after_seconds is not None and state == "RUNNING":
-                self._lose(fault, run, fault.after_seconds)
+                self._lose(fault, fleet, fault.after_seconds)
 
-    def on_commit(self, run: JobRun, count: int) -> bool:
+    def on_commit(self, fleet: Fleet, count: int) -> bool:
         """A job has committed its `count`-th checkpoint; True when its VM is lost for that, at once."""
-        struck = [self._lose(fault, run) for fault in self._of(faults.Loss) if fault.after_commits == count]
+        struck = [self._lose(fault, fleet) for fault in self._of(faults.Loss) if fault.after_commits == count]
         return any(struck)
 
-    def on_restore(self, run: JobRun) -> bool:
+    def on_restore(self, fleet: Fleet) -> bool:
         """A job reads a checkpoint; True when its VM is lost for that, at once."""
-        struck = [self._lose(fault, run) for fault in self._of(faults.Loss) if fault.while_restoring]
+        struck = [self._lose(fault, fleet) for fault in self._of(faults.Loss) if fault.while_restoring]
         return any(struck)
 
-    def _lose(self, fault: faults.Loss, run: JobRun, after: float = 0.0) -> bool:
-        key = (id(fault), run.record.uid)
-        if key in self._struck or not run.matches(fault.job):
+    def _lose(self, fault: faults.Loss, fleet: Fleet, after: float = 0.0) -> bool:
+        key = (id(fault), fleet.record.uid)
+        if key in self._struck or not fleet.matches(fault.job):
             return False
-        if fault.kind == "preempt" and run.provisioning in NEVER_PREEMPTED:
+        if fault.kind == "preempt" and fleet.provisioning in NEVER_PREEMPTED:
             return False
         if fault.times and self._spent[id(fault)] >= fault.times:
             return False
         self._struck.add(key)
         self._spent[id(fault)] += 1
         wait = after + self._random.random() * fault.jitter_seconds
-        task = asyncio.create_task(run.lose_after(wait, fault))
+        task = asyncio.create_task(fleet.lose_after(wait, fault))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return wait == 0

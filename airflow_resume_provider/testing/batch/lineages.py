@@ -34,8 +34,8 @@ class Lineages:
             if _number(_variables(run).get("RESUME_ATTEMPT", "")) in (0, int(match["attempt"])):
                 commits = self._commits.setdefault(run.record.uid, set())
                 commits.add(name)
-                if self._service.site.injector.on_commit(run, len(commits)):
-                    await run.noticed(_NOTICE_SECONDS)
+                if self._service.site.injector.on_commit(run.fleet, len(commits)):
+                    await run.fleet.noticed(_NOTICE_SECONDS)
 
     async def object_read(self, method: str, path: str, query: Any) -> None:
         """A request is about to be answered; the bytes of a checkpoint's file mean a restore."""
@@ -49,8 +49,8 @@ class Lineages:
         if not found or not match or match["file"] == "manifest.json":
             return
         for run in self._runs(f"gs://{found['bucket']}/{match['lineage']}"):
-            if self._service.site.injector.on_restore(run):
-                await run.noticed(_NOTICE_SECONDS)
+            if self._service.site.injector.on_restore(run.fleet):
+                await run.fleet.noticed(_NOTICE_SECONDS)
 
     def _runs(self, lineage: str) -> list[JobRun]:
         return [

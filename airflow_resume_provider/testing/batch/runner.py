@@ -3,69 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import math
 import re
-import shutil
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from airflow_resume_provider.testing import faults
 from airflow_resume_provider.testing.batch import reasons
-from airflow_resume_provider.testing.batch.capacity import Capacity
 from airflow_resume_provider.testing.batch.environment import TaskIdentity
-from airflow_resume_provider.testing.batch.injection import Injector, matches
-from airflow_resume_provider.testing.batch.messages import (
-    FINISHED_TASK,
-    Action,
-    JobState,
-    Provisioning,
-    TaskState,
-)
+from airflow_resume_provider.testing.batch.fleet import HOLD_SECONDS, Fleet, Node, Refused, Site
+from airflow_resume_provider.testing.batch.messages import FINISHED_TASK, Action, JobState, TaskState
 from airflow_resume_provider.testing.batch.records import JobRecord
-from airflow_resume_provider.testing.batch.settings import Settings
-from airflow_resume_provider.testing.batch.tasks import Barriers, Executor, Outcome, TaskRun
-from airflow_resume_provider.testing.batch.vm import LOSSES, NEVER_PREEMPTED, SILENT, Loss, Vm, instance_id
-from airflow_resume_provider.testing.batch.zones import allowed_zones
-from airflow_resume_provider.testing.executors.machines import MachineHost
-from airflow_resume_provider.testing.executors.strays import end_marked
-from airflow_resume_provider.testing.metadata.server import Identity, MetadataServer
-
-_HOLD_SECONDS = 0.05  # how often a job that is held up looks whether it still is
-
-
-class Refused(Exception):
-    """Compute Engine refuses to make the VMs of a job, now and for ever."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """What all jobs of a server share."""
-
-    settings: Settings
-    host: MachineHost
-    capacity: Capacity
-    injector: Injector
-    executor: Executor
-    root: Path
-    environment: Mapping[str, str]
-
-    def log_path(self, uid: str, task: int) -> Path:
-        """Where a task's log lies."""
-        return self.root / "logs" / uid / f"task-{task}.jsonl"
-
-
-@dataclass(eq=False)
-class Node:
-    """One of a job's machines: at any time at most one VM, each lost one being replaced by a new one."""
-
-    index: int
-    vm: Vm | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+from airflow_resume_provider.testing.batch.tasks import Barriers, Outcome, TaskRun
+from airflow_resume_provider.testing.batch.vm import SILENT, Loss, Vm
 
 
 class JobRun:
@@ -77,48 +26,13 @@ class JobRun:
         self._pending = deque(range(self.group.task_count))
         self._barriers = Barriers(self.group.task_count)
         self._last_event: dict[int, str] = {}
-        self._nodes = [Node(index) for index in range(self._node_count())]
-        self._vms: list[Vm] = []
-        self._doom: faults.Loss | None = None
+        self.fleet = Fleet(record, site)
         self._greeted = self._closing = self._refused = False
         self._grace = site.settings.stop_grace_seconds
         self.main: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<JobRun {self.record!r} vms={self.vms}>"
-
-    @property
-    def vms(self) -> list[Vm]:
-        """The VMs that run now."""
-        return [vm for vm in self._vms if not vm.lost.done()]
-
-    @property
-    def machine_type(self) -> str:
-        """Machine type as the job's status shows it."""
-        return str(self.record.job.status.task_groups["group0"].instances[0].machine_type)
-
-    @property
-    def accelerators(self) -> list[str]:
-        """Types of the accelerators that the job asks for."""
-        instances = self.record.job.allocation_policy.instances
-        return [item.type_ for instance in instances for item in instance.policy.accelerators]
-
-    @property
-    def provisioning(self) -> str:
-        """Name of the provisioning model."""
-        status = self.record.job.status.task_groups["group0"].instances[0]
-        return str(Provisioning(status.provisioning_model).name)
-
-    def matches(self, wanted: faults.JobMatch) -> bool:
-        """Whether a fault is meant for this job."""
-        return matches(wanted, self.record.number, self.record.name, self.record.job.labels)
-
-    def _per_node(self) -> int:
-        return max(1, int(self.group.task_count_per_node))
-
-    def _node_count(self) -> int:
-        at_once = min(self.group.parallelism, self.group.task_count)
-        return max(1, math.ceil(int(at_once) / self._per_node()))
+        return f"<JobRun {self.record!r} {self.fleet!r}>"
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -130,7 +44,7 @@ class JobRun:
         try:
             async with asyncio.timeout(settings.max_queued_seconds):
                 await self._queue()
-                taken = await self.site.capacity.take(len(self._nodes), self.record.job.priority)
+                taken = await self.site.capacity.take(len(self.fleet.nodes), self.record.job.priority)
             await self._schedule()
             self._recover()
             async with asyncio.timeout(settings.max_attempt_seconds):
@@ -146,12 +60,12 @@ class JobRun:
             self.record.set_state(JobState.FAILED, "The local stack failed; its log says why.")
         finally:
             self._closing = True
-            await asyncio.gather(*(self._dispose(vm, self._grace) for vm in list(self._vms)))
+            await self.fleet.shut_down(self._grace)
             self.site.capacity.give(taken)
 
     async def _queue(self) -> None:
         if self.record.state is JobState.QUEUED:
-            self.site.injector.on_state(self, "QUEUED")
+            self.site.injector.on_state(self.fleet, "QUEUED")
             await asyncio.sleep(self.site.settings.queued_seconds)
             await self._hold_for_quota(scheduled=False)
 
@@ -159,7 +73,7 @@ class JobRun:
         if self.record.state is JobState.QUEUED:
             self.record.set_state(JobState.SCHEDULED)
         if self.record.state is JobState.SCHEDULED:
-            self.site.injector.on_state(self, "SCHEDULED")
+            self.site.injector.on_state(self.fleet, "SCHEDULED")
             await asyncio.sleep(self.site.settings.scheduled_seconds)
             await self._hold_for_quota(scheduled=True)
 
@@ -174,15 +88,15 @@ class JobRun:
                 self._last_event.setdefault(index, task.status.status_events[-1].description)
 
     async def _hold_for_quota(self, *, scheduled: bool) -> None:
-        while quota := self.site.injector.quota(self, scheduled=scheduled):
+        while quota := self.site.injector.quota(self.fleet, scheduled=scheduled):
             self.record.tell(reasons.quota(quota, self.record, scheduled=scheduled))
-            await asyncio.sleep(_HOLD_SECONDS)
+            await asyncio.sleep(HOLD_SECONDS)
 
     async def _work(self) -> None:
         lanes = [
             self._lane(node)
-            for node in self._nodes
-            for _ in range(min(self._per_node(), self.group.parallelism))
+            for node in self.fleet.nodes
+            for _ in range(min(self.fleet.per_node, self.group.parallelism))
         ]
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -202,7 +116,7 @@ class JobRun:
     async def _run_task(self, index: int, node: Node) -> None:
         """Attempt a task until it succeeds or may not be tried again."""
         while True:
-            vm = await self._vm_of(node)
+            vm = await self.fleet.vm_of(node)
             outcome = await self._attempt(index, vm)
             if outcome.exit_code == 0:
                 self.record.set_task(index, TaskState.SUCCEEDED, vm.where)
@@ -227,7 +141,7 @@ class JobRun:
         self.record.set_task(index, TaskState.ASSIGNED, vm.where)
         if self.record.state is JobState.SCHEDULED:
             self.record.set_state(JobState.RUNNING)
-            self.site.injector.on_state(self, "RUNNING")
+            self.site.injector.on_state(self.fleet, "RUNNING")
         self.record.set_task(index, TaskState.RUNNING, vm.where)
         vm.enter(index)
         running = asyncio.create_task(self._task_run(index, vm).run())
@@ -253,9 +167,9 @@ class JobRun:
             count=self.group.task_count,
             retry=self.record.retries[index],
             node=vm.node,
-            nodes=len(self._nodes),
-            main_hostname=self._hostname(0),
-            hosts_file=self._hosts_file(vm),
+            nodes=len(self.fleet.nodes),
+            main_hostname=self.fleet.hostname(0),
+            hosts_file=self.fleet.hosts_file(vm) if self.group.require_hosts_file else "",
         )
         log = self.site.log_path(self.record.uid, index)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -266,119 +180,6 @@ class JobRun:
         )
         run.greet, self._greeted = not self._greeted, True
         return run
-
-    def _hostname(self, node: int) -> str:
-        return f"{self.record.uid}-group0-{node}"
-
-    def _hosts_file(self, vm: Vm) -> str:
-        if not self.group.require_hosts_file:
-            return ""
-        path = vm.root / "hosts"
-        path.write_text("".join(f"{self._hostname(node.index)}\n" for node in self._nodes))
-        return str(path)
-
-    async def _vm_of(self, node: Node) -> Vm:
-        async with node.lock:
-            if node.vm is None or node.vm.lost.done():
-                if node.vm:
-                    await self._dispose(node.vm, 0)
-                    node.vm = None
-                node.vm = await self._boot(node.index)
-            return node.vm
-
-    async def _boot(self, node: int) -> Vm:
-        zone = await self._zone()
-        identifier = instance_id()
-        policy = self.record.job.allocation_policy
-        identity = Identity(
-            project=self.record.name.split("/")[1],
-            project_number=self.site.settings.project_number,
-            zone=zone,
-            instance_id=identifier,
-            hostname=f"{self._hostname(node)}.{zone}.c.{self.record.name.split('/')[1]}.internal",
-            machine_type=self.machine_type,
-            provisioning=self.provisioning,
-            service_account=policy.service_account.email,
-            tags=tuple(policy.tags),
-        )
-        root = self.site.root / "vms" / f"{self.record.uid}-{node}-{identifier}"
-        for directory in ("disk", "home", "tmp", "scripts"):
-            (root / directory).mkdir(parents=True)
-        metadata = MetadataServer(identity)
-        try:
-            await metadata.start()
-            machine = await self.site.host.boot()
-        except BaseException:
-            await metadata.stop()
-            shutil.rmtree(root, ignore_errors=True)
-            raise
-        if last := self.site.executor.end_command(self._hostname(node)):
-            machine.at_end(last)
-        vm = Vm(identifier, zone, node, self._hostname(node), root, machine, metadata)
-        self._vms.append(vm)
-        await asyncio.wait({vm.lost}, timeout=self.site.settings.boot_seconds)
-        if doom := self._doom:
-            self._doom = None
-            await self._carry_out(doom)
-        return vm
-
-    async def _zone(self) -> str:
-        """The first allowed zone that has VMs, waiting for one as long as it takes."""
-        while True:
-            zones = allowed_zones(self.record.job, self.record.location)
-            if unknown := self.site.injector.unknown_type(self):
-                raise Refused(reasons.unknown_type(unknown, zones[0]))
-            for zone in zones:
-                if not self.site.injector.stocked_out(self, zone):
-                    return zone
-            self.record.tell(reasons.stock_out(self.record, zones[0]))
-            await asyncio.sleep(_HOLD_SECONDS)
-
-    async def lose_after(self, wait: float, fault: faults.Loss) -> None:
-        """Carry out a planned loss of this job's VMs; of the next one where there is none yet."""
-        await asyncio.sleep(wait)
-        if self.vms:
-            await self._carry_out(fault)
-        else:
-            self._doom = fault
-
-    async def _carry_out(self, fault: faults.Loss) -> None:
-        if fault.kind == "preempt" and self.provisioning in NEVER_PREEMPTED:
-            return
-        await self.lose(
-            fault.kind,
-            grace=fault.grace_seconds,
-            notice=fault.notice,
-            silent_metadata=fault.silent_metadata,
-            task=fault.task,
-        )
-
-    async def lose(
-        self,
-        kind: str = "preempt",
-        *,
-        grace: float | None = None,
-        notice: bool = True,
-        silent_metadata: bool = False,
-        task: int | None = None,
-    ) -> list[Vm]:
-        """Lose the VMs of this job, or only the one that runs a task; returns them."""
-        settings = self.site.settings
-        vms = [vm for vm in self.vms if task is None or task in vm.tasks]
-        grace = settings.grace_seconds if grace is None else grace
-        if kind == "preempt":
-            how = {"notice": notice, "silent_metadata": silent_metadata}
-            losing = [vm.preempt(grace, signal_delay=settings.signal_delay_seconds, **how) for vm in vms]
-        else:
-            delay = settings.report_timeout_seconds if kind in ("vanish", "unresponsive") else 0.0
-            losing = [vm.fail(LOSSES[kind], delay) for vm in vms]
-        await asyncio.gather(*losing)
-        return vms
-
-    async def noticed(self, timeout: float) -> None:
-        """Wait until the VMs that are being lost have heard of it, or are gone."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(vm.noticed.wait() for vm in self.vms)), timeout)
 
     def _conclude(self) -> None:
         if self._refused:
@@ -416,15 +217,6 @@ class JobRun:
                 continue
             ran = state is TaskState.RUNNING
             self.record.set_task(index, TaskState.FAILED if ran else TaskState.UNEXECUTED)
-
-    async def _dispose(self, vm: Vm, grace: float) -> None:
-        unexpected = vm.machine.gone.is_set() and not vm.ending
-        await vm.shut_down(grace)
-        if unexpected:
-            await asyncio.to_thread(end_marked, vm.root)
-        if vm in self._vms:
-            self._vms.remove(vm)
-        vm.wipe()
 
 
 def may_retry(spec: Any, exit_code: int, retries: int) -> bool:

@@ -14,12 +14,12 @@ from aiohttp import web
 from airflow_resume_provider.testing.batch.admin import Admin, admin_handler
 from airflow_resume_provider.testing.batch.capacity import Capacity
 from airflow_resume_provider.testing.batch.clock import Clock
+from airflow_resume_provider.testing.batch.fleet import Site
 from airflow_resume_provider.testing.batch.grpc_api import GrpcApi
 from airflow_resume_provider.testing.batch.guard import refusal
 from airflow_resume_provider.testing.batch.injection import Injector
 from airflow_resume_provider.testing.batch.port import Port
 from airflow_resume_provider.testing.batch.rest_api import rest_handler
-from airflow_resume_provider.testing.batch.runner import Site
 from airflow_resume_provider.testing.batch.service import BatchService
 from airflow_resume_provider.testing.batch.settings import Settings
 from airflow_resume_provider.testing.batch.store import Store

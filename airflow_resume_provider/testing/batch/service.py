@@ -14,6 +14,7 @@ from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid, 
 from airflow_resume_provider.testing.batch.clock import Clock
 from airflow_resume_provider.testing.batch.defaults import admitted, system_job_id
 from airflow_resume_provider.testing.batch.filters import compile_filter
+from airflow_resume_provider.testing.batch.fleet import Site
 from airflow_resume_provider.testing.batch.listing import Order, order_of, page, page_size_of
 from airflow_resume_provider.testing.batch.messages import (
     FINISHED_JOB,
@@ -29,7 +30,7 @@ from airflow_resume_provider.testing.batch.messages import (
 from airflow_resume_provider.testing.batch.notifications import Notifier
 from airflow_resume_provider.testing.batch.operations import Operations
 from airflow_resume_provider.testing.batch.records import Change, JobRecord
-from airflow_resume_provider.testing.batch.runner import JobRun, Site
+from airflow_resume_provider.testing.batch.runner import JobRun
 from airflow_resume_provider.testing.batch.store import Store
 from airflow_resume_provider.testing.batch.validation import validate
 

@@ -109,6 +109,13 @@ class Vm:
                 await asyncio.wait_for(self.idle.wait(), grace - delay)
         await self._lose(PREEMPTED)
 
+    async def maintain(self, seconds: float) -> None:
+        """Announce a maintenance event for so long; nothing else happens."""
+        await self.metadata.maintain()
+        self.noticed.set()
+        await asyncio.wait({self.lost}, timeout=seconds)
+        await self.metadata.maintain("NONE")
+
     async def fail(self, loss: Loss, delay: float = 0.0) -> None:
         """Lose the VM without any notice; the server only learns of it after `delay` seconds."""
         if self.ending:

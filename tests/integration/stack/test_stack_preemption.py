@@ -262,3 +262,21 @@ def test_a_vm_that_the_cloud_never_preempts_is_not_preempted_here(client: Client
     with pytest.raises(InvalidInput, match="never preempted"):
         stack.preempt("job-1")
     assert client.get_job(name=name_of("job-1")).status.state == State.RUNNING
+
+
+def test_a_maintenance_event_is_announced_and_nothing_else(client: Client, stack: LocalStack) -> None:
+    """The metadata server tells it for its time; the job goes on."""
+    text = """#!/usr/bin/env python3
+import os, urllib.request
+url = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/maintenance-event"
+url += "?wait_for_change=true"
+print("ready", flush=True)
+for _ in range(2):
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    print(urllib.request.urlopen(request).read().decode(), flush=True)
+"""
+    client.submit(job_of(script(text)))
+    ready(stack)
+    stack.lose("job-1", "maintenance", grace=0.5)
+    assert client.wait("job-1").status.state == State.SUCCEEDED
+    assert lines(stack) == ["ready", "TERMINATE_ON_HOST_MAINTENANCE", "NONE"]
