@@ -48,7 +48,7 @@ class Download:
         for _ in range(_FETCHES):
             with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
                 crc = self._fetch(entry, fd, 0, entry.size)
-            if checksum.encode(crc) == entry.crc32c:
+            if _right(entry, crc):
                 self._meter.add(0, 1)
                 return
             self._meter.add(-entry.size)
@@ -81,7 +81,7 @@ class Download:
         step, whole = self._store.options.range_bytes, 0
         for start in sorted(crcs):
             whole = checksum.combine(whole, crcs[start], min(step, entry.size - start))
-        if checksum.encode(whole) == entry.crc32c:
+        if _right(entry, whole):
             self._meter.add(0, 1)
         else:
             self._meter.add(-entry.size)
@@ -117,6 +117,10 @@ class Download:
 
     def _broken(self, reason: str) -> CheckpointBroken:
         return CheckpointBroken(f"{self._uri} is broken: {reason}.", uri=self._uri, reason=reason)
+
+
+def _right(entry: FileEntry, crc: int) -> bool:
+    return checksum.encode(crc) == entry.crc32c
 
 
 class _Descriptor:

@@ -1,4 +1,4 @@
-"""Runs the benchmarks and prints each measurement beside its competitors: `python -m tests.benchmarks [NAME …]`.
+"""Runs the benchmarks, each beside its competitors: `python -m tests.benchmarks [NAME …]`.
 
 A benchmark is a module with `ABOUT`, one sentence, and `run(quick)`, which
 prints its tables and returns the targets that were missed.

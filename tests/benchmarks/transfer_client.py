@@ -1,4 +1,4 @@
-"""One measured transfer in a process of its own: `python -m tests.benchmarks.transfer_client CLIENT JOB BUCKET PREFIX DIR`.
+"""One measured transfer in a process of its own: arguments are client, job, bucket, prefix, directory.
 
 Prints seconds, CPU seconds (of this process and its children) and peak memory
 as JSON. Imports and connections' libraries are loaded before the clock starts.
@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -20,8 +21,10 @@ MIB = 1024 * 1024
 
 def ours(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
     """Return the transfer with this project's own code, verification included."""
-    from airflow_resume_provider.checkpoints import Lineage
-    from airflow_resume_provider.checkpoints import gcs_store  # noqa: F401
+    from airflow_resume_provider.checkpoints import (
+        Lineage,
+        gcs_store,  # noqa: F401
+    )
 
     lineage = Lineage.open(f"gs://{bucket}/{prefix}")
     if job == "commit":
@@ -64,10 +67,16 @@ def gcs_transfer_manager(job: str, bucket: str, prefix: str, directory: Path) ->
         )
 
     def fetch() -> None:
-        names = [blob.name.removeprefix(f"{prefix}/") for blob in _client().list_blobs(bucket, prefix=f"{prefix}/")]
+        names = [
+            blob.name.removeprefix(f"{prefix}/") for blob in _client().list_blobs(bucket, prefix=f"{prefix}/")
+        ]
         _raise_first(
             transfer_manager.download_many_to_path(
-                handle, names, destination_directory=str(directory), blob_name_prefix=f"{prefix}/", max_workers=2
+                handle,
+                names,
+                destination_directory=str(directory),
+                blob_name_prefix=f"{prefix}/",
+                max_workers=2,
             )
         )
 
@@ -88,6 +97,40 @@ def gcsfs(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], o
     return lambda: system.get(f"{remote}/", f"{directory}/", recursive=True, batch_size=batch)
 
 
+def unverified(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
+    """Return our own transfer without computing checksums, to see what they cost."""
+    from airflow_resume_provider.checkpoints import checksum, download
+
+    checksum.extend = lambda data, value=0: value
+    checksum.combine = lambda first, second, length: first
+    download._right = lambda entry, crc: True
+    return ours(job, bucket, prefix, directory)
+
+
+def loopback(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
+    """Return the limit: the same bytes in ranges of 64 MiB over plain sockets, thrown away."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    blobs = [(blob.name, blob.size) for blob in _client().list_blobs(bucket, prefix=f"{prefix}/")]
+    ranges = [(n, s, min(s + 64 * MIB, size)) for n, size in blobs for s in range(0, size, 64 * MIB)]
+
+    def fetch() -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda piece: _discard(bucket, *piece), ranges))
+
+    return fetch
+
+
+def _discard(bucket: str, name: str, start: int, end: int) -> None:
+    host, _, port = os.environ["STORAGE_EMULATOR_HOST"].removeprefix("http://").partition(":")
+    request = f"GET /{bucket}/{name} HTTP/1.1\r\nHost: x\r\nRange: bytes={start}-{end - 1}\r\n"
+    buffer = bytearray(4 * MIB)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"{request}Connection: close\r\n\r\n".encode())
+        while connection.recv_into(buffer):
+            pass
+
+
 def copy(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
     """Return `cp -r` of the same bytes on the same disk; `prefix` is the source directory."""
     import subprocess
@@ -101,6 +144,8 @@ CLIENTS = {
     "transfer_manager": gcs_transfer_manager,
     "gcsfs": gcsfs,
     "cp": copy,
+    "unverified": unverified,
+    "loopback limit": loopback,
 }
 
 
@@ -139,7 +184,7 @@ def main() -> None:
     if job == "restore":
         shutil.rmtree(directory, ignore_errors=True)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        if client not in ("airflow-resume", "cp"):
+        if client not in ("airflow-resume", "unverified", "cp"):
             directory.mkdir()
     transfer = CLIENTS[client](job, bucket, prefix, directory)
     cpu, began = _cpu(), time.perf_counter()

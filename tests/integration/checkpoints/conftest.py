@@ -60,4 +60,4 @@ def lineage(uri: str) -> Lineage:
 @pytest.fixture
 def impatient() -> StoreOptions:
     """Options under which a store that does not answer is given up soon."""
-    return StoreOptions(max_total_seconds=2, read_seconds=0.5, connect_seconds=0.5)
+    return StoreOptions(max_total_seconds=1, read_seconds=0.3, connect_seconds=0.5)
