@@ -65,6 +65,7 @@ class ExitCode(IntEnum):
     STORE_MISCONFIGURED = 91
     FORMAT_ERROR = 92
     COMMAND_NOT_FOUND = 93
+    UNKNOWN_SCHEMA = 94
     FAILED = 99
 
 
@@ -150,7 +151,12 @@ class ManifestUnreadable(ManifestError):
 
 
 class UnknownSchema(ManifestError):
-    """Written by a newer major version of the format."""
+    """Written by a newer major version of the format.
+
+    Never passed over: what this version cannot read may be the newest there is.
+    """
+
+    exit_code = ExitCode.UNKNOWN_SCHEMA
 
 
 class DuplicatePath(ManifestError):

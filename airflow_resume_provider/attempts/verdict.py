@@ -81,6 +81,9 @@ _CONTAINER_CODES = {
     ),
     ExitCode.FORMAT_ERROR: _Meaning(Kind.USER_ERROR, "the files on disk do not fit the checkpoint format"),
     ExitCode.COMMAND_NOT_FOUND: _Meaning(Kind.USER_ERROR, "the command does not exist in the image", True),
+    ExitCode.UNKNOWN_SCHEMA: _Meaning(
+        Kind.USER_ERROR, "a checkpoint was written by a newer version; upgrade the image", True
+    ),
     ExitCode.FAILED: _Meaning(Kind.USER_ERROR, "the container's runtime failed; its log says why"),
 }
 _SHELL_CODES = {

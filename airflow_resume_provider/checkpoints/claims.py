@@ -5,12 +5,16 @@ blocks nobody: its index is left behind, with whatever lies there, and never
 written to again. A claim whose writer cannot be seen from here (another machine,
 another container) is fenced first: its manifest's name is taken by a tombstone,
 so that of two writers with the same number exactly one can commit.
+
+An index is used once for ever, so that a mark or a reference never means another
+checkpoint than it did: whoever deletes the highest one leaves its claim, as spent.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_resume_provider.checkpoints import names
@@ -52,10 +56,11 @@ _lock = threading.Lock()
 def claim_next(store: Store, attempt: int, shape: str, floor: int) -> Claim:
     """Claim the attempt's next index, at least `floor`; raises `Busy`."""
     for _ in range(_ROUNDS):
-        claims = _claims(store, attempt)
-        used = {index for index, _ in LineageView(store).checkpoints(attempt)} | set(claims)
-        for index in sorted(claims):
-            _settle(store, attempt, index)
+        view = LineageView(store)
+        claims = claimed(store, view, attempt)
+        used = {index for index, _ in view.checkpoints(attempt)} | set(claims)
+        for index, name in sorted(claims.items()):
+            _settle(store, attempt, index, name)
         claim = Claim(attempt, max([floor - 1, *used]) + 1, shape, Writer.current())
         if _write(store, claim):
             return claim
@@ -75,28 +80,47 @@ def claim_name(attempt: int, index: int) -> str:
     return f"{names.attempt_prefix(attempt)}/{names.CLAIMS}/{index:06d}.json"
 
 
-def _claims(store: Store, attempt: int) -> set[int]:
-    found = store.objects(f"{names.attempt_prefix(attempt)}/{names.CLAIMS}")
-    numbers = (names.number(entry.name.rpartition("/")[2].removesuffix(".json")) for entry in found)
-    return {number for number in numbers if number is not None}
+def claimed(store: Store, view: LineageView, attempt: int) -> Mapping[int, str]:
+    """Return the indexes of an attempt that are claimed, each with its claim's name."""
+    found = {}
+    for directory in view.attempt_directories.get(attempt, ()):
+        for entry in store.objects(f"{names.ATTEMPTS}/{directory}/{names.CLAIMS}"):
+            index = names.number(entry.name.rpartition("/")[2].removesuffix(".json"))
+            if index is not None:
+                found[index] = entry.name
+    return found
 
 
-def _settle(store: Store, attempt: int, index: int) -> None:
+def is_claimed(store: Store, attempt: int, index: int) -> bool:
+    """Return whether one of our writers has begun this checkpoint."""
+    return _is_there(store, claim_name(attempt, index))
+
+
+def spend(store: Store, prefix: str, index: int) -> None:
+    """Make the claim of the checkpoint at `prefix` last: nobody else will have its index."""
+    raw = json.dumps({"schema": 1, "index": index, "deleted": True}).encode()
+    name = f"{prefix.rpartition(f'/{names.CHECKPOINTS}/')[0]}/{names.CLAIMS}/{index:06d}.json"
+    store.upload(name, len(raw), lambda _: iter([raw]))
+
+
+def _settle(store: Store, attempt: int, index: int, name: str) -> None:
     """Make sure that an earlier claim can no longer turn into a commit that is not seen, or raise `Busy`."""
     if (store.uri, attempt, index) not in _settled:
-        _settle_new(store, attempt, index)
+        _settle_new(store, attempt, index, name)
         _settled.add((store.uri, attempt, index))
 
 
-def _settle_new(store: Store, attempt: int, index: int) -> None:
+def _settle_new(store: Store, attempt: int, index: int, name: str) -> None:
     if _is_there(store, f"{names.checkpoint_prefix(attempt, index)}/{names.MANIFEST}"):
+        return
+    if read_json(store, name).get("deleted"):
         return
     claim = _read(store, attempt, index)
     life = _life(store, claim)
     if life is Life.ALIVE:
         raise _busy(store, claim)
     if life is Life.UNKNOWN:
-        fence(store, attempt, index)
+        fence(store, claim.prefix)
 
 
 def _read(store: Store, attempt: int, index: int) -> Claim:
@@ -127,12 +151,11 @@ def is_dead(store: Store, attempt: int, index: int) -> bool:
     return _life(store, _read(store, attempt, index)) is Life.DEAD
 
 
-def fence(store: Store, attempt: int, index: int) -> bool:
+def fence(store: Store, prefix: str) -> bool:
     """Take a manifest's name so that nobody can commit there any more; `False` when somebody has."""
     tombstone = {"schema": 1, "abandoned": True, "by": Writer.current().to_dict()}
-    name = f"{names.checkpoint_prefix(attempt, index)}/{names.MANIFEST}"
     try:
-        store.create(name, json.dumps(tombstone).encode())
+        store.create(f"{prefix}/{names.MANIFEST}", json.dumps(tombstone).encode())
     except AlreadyExists:
         return False
     return True

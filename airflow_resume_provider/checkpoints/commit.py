@@ -11,13 +11,14 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_resume_provider.checkpoints import checksum, names
-from airflow_resume_provider.checkpoints.claims import Busy, Claim, claim_next, is_alive, release
+from airflow_resume_provider.checkpoints.claims import Busy, Claim, claim_next, claimed, is_alive, release
 from airflow_resume_provider.checkpoints.manifest import FileEntry, Manifest
 from airflow_resume_provider.checkpoints.progress import Meter, Watcher
 from airflow_resume_provider.checkpoints.reference import Reference
@@ -52,7 +53,7 @@ class Commit:
     spec_digest: str = ""
 
     def __post_init__(self) -> None:
-        names.positive(self.attempt, "attempt")
+        names.attempt_number(self.attempt)
         names.positive(self.step, "step", least=0)
         names.positive(self.world_size, "world_size")
         # A diverged loss is no reason to lose a checkpoint, but NaN is no JSON.
@@ -182,11 +183,19 @@ class Committer:
         return reference_of(manifest, uri)
 
     def _floor(self, attempt: int) -> int:
-        """Return the lowest index that is above everything other attempts have begun."""
+        """Return the lowest index that is above everything other attempts have begun and anybody marked."""
         if attempt not in self._floors:
-            view = LineageView(self._store)
-            used = [i for n in view.attempts() if n != attempt for i, _ in view.checkpoints(n)]
-            self._floors[attempt] = max(used, default=-1) + 1
+            store, view = self._store, LineageView(self._store)
+            others = [number for number in view.attempts() if number != attempt]
+
+            def highest(number: int) -> int:
+                begun = [index for index, _ in view.checkpoints(number)]
+                return max([*begun, *claimed(store, view, number)], default=-1)
+
+            marks = [entry.name for kind in (names.QUARANTINE, names.PINS) for entry in store.objects(kind)]
+            marked = [place[1] for place in map(names.marked, marks) if place]
+            with ThreadPoolExecutor(8, thread_name_prefix="floor") as pool:
+                self._floors[attempt] = max([-1, *marked, *pool.map(highest, others)]) + 1
         return self._floors[attempt]
 
     def _same_as_newest(self, tree: Tree, what: Commit) -> Reference | None:

@@ -26,6 +26,7 @@ from airflow_resume_provider.errors import (
     ObjectNotFound,
     PermissionDenied,
     ResumeError,
+    StoreMisconfigured,
 )
 
 T = TypeVar("T")
@@ -67,7 +68,8 @@ class FileStore:
 
         def look() -> list[str]:
             with os.scandir(self._path(prefix)) as entries:
-                return [entry.name for entry in entries if entry.is_dir()]
+                # What should be there and cannot be seen is asked for, and then said to be missing.
+                return [e.name for e in entries if e.is_dir() or (e.is_symlink() and not Path(e).exists())]
 
         try:
             return self._ask("list", prefix, look)
@@ -136,10 +138,13 @@ class FileStore:
         uri = f"{self.uri}/{name}".rstrip("/")
         if isinstance(error, FileExistsError):
             return AlreadyExists(f"{uri} is there already.", did="It was left as it is.", uri=uri)
-        if what == "write" and error.errno == errno.ENOENT:
+        if what == "write" and error.errno == errno.ENOENT and not _obstacle(self._path(name).parent):
             # Somebody who prunes has just removed the directory, because it was empty.
             return Transient(str(error))
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+            blocked = _obstacle(self._path(name) if what == "list" else self._path(name).parent)
+            if blocked:
+                return _misconfigured(blocked, uri)
             return ObjectNotFound(f"{uri} is not there ({error.strerror}).", uri=uri)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NoSpace(
@@ -163,10 +168,28 @@ class FileStore:
         return Transient(str(error))
 
 
+def _obstacle(directory: Path) -> Path | None:
+    """Return what stands where `directory`, or one above it, should be; `None` when nothing does."""
+    nearest = next((path for path in (directory, *directory.parents) if os.path.lexists(path)), None)
+    return nearest if nearest and not nearest.is_dir() else None
+
+
+def _misconfigured(blocked: Path, uri: str) -> StoreMisconfigured:
+    what = "a link that leads nowhere" if blocked.is_symlink() else "not a directory"
+    return StoreMisconfigured(
+        f"Could not look for {uri}: {blocked} is {what}.",
+        did="Nothing is known about what is there.",
+        can="Correct the URI, or mount what should be there.",
+        uri=uri,
+    )
+
+
 def _walk(top: Path, prefix: str) -> Iterator[Listed]:
     try:
         entries = sorted(os.scandir(top), key=lambda entry: entry.name)
     except FileNotFoundError:
+        if _obstacle(top):
+            raise
         return
     for entry in entries:
         if entry.is_dir():

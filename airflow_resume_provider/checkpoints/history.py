@@ -15,7 +15,7 @@ from airflow_resume_provider.checkpoints.records import (
 )
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.store import Store
-from airflow_resume_provider.checkpoints.view import LineageView, read_json, read_manifest, reference_of
+from airflow_resume_provider.checkpoints.view import LineageView, read_manifest, read_training, reference_of
 from airflow_resume_provider.errors import ManifestError, ObjectNotFound
 
 R = TypeVar("R", bound=Record)
@@ -50,7 +50,7 @@ def read_history(store: Store) -> History:
     view = LineageView(store)
     with ThreadPoolExecutor(8, thread_name_prefix="history") as pool:
         attempts = tuple(pool.map(lambda number: _attempt(store, view, number), view.attempts()))
-    return History(read_record(TrainingRecord, read_json(store, TrainingRecord.FILE)), attempts)
+    return History(read_record(TrainingRecord, read_training(store)), attempts)
 
 
 def read_record(kind: type[R], data: object) -> R | None:

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +16,10 @@ from typing import Any, Literal, TypeVar
 from airflow_resume_provider.checkpoints import names
 from airflow_resume_provider.checkpoints.commit import Commit, Committer, Others, check_superseded
 from airflow_resume_provider.checkpoints.history import History, read_history, read_record
-from airflow_resume_provider.checkpoints.manifest import Manifest
 from airflow_resume_provider.checkpoints.no_progress import DEATHS_TO_GIVE_UP, Verdict, judge
 from airflow_resume_provider.checkpoints.overview import overview
-from airflow_resume_provider.checkpoints.placing import clear
 from airflow_resume_provider.checkpoints.progress import Watcher
-from airflow_resume_provider.checkpoints.prune import Pruned, prune
+from airflow_resume_provider.checkpoints.prune import Pruned, prune, unmark
 from airflow_resume_provider.checkpoints.records import (
     AttemptRecord,
     EndRecord,
@@ -30,12 +28,12 @@ from airflow_resume_provider.checkpoints.records import (
     TrainingRecord,
 )
 from airflow_resume_provider.checkpoints.reference import Reference
-from airflow_resume_provider.checkpoints.restore import fetch, verify
+from airflow_resume_provider.checkpoints.restore import fetch, refuse_overlap, start_fresh, verify
 from airflow_resume_provider.checkpoints.retention import Policy
 from airflow_resume_provider.checkpoints.select import Choice, select
 from airflow_resume_provider.checkpoints.sources import scan
 from airflow_resume_provider.checkpoints.store import Store, StoreOptions, open_store
-from airflow_resume_provider.checkpoints.view import NO_MANIFEST, LineageView, read_json
+from airflow_resume_provider.checkpoints.view import NO_MANIFEST, LineageView, read_json, read_training
 from airflow_resume_provider.errors import (
     AlreadyExists,
     CheckpointBroken,
@@ -44,6 +42,7 @@ from airflow_resume_provider.errors import (
     InvalidInput,
     ManifestUnreadable,
     NoProgressError,
+    UnknownSchema,
 )
 
 log = logging.getLogger("airflow_resume_provider.checkpoints")
@@ -96,13 +95,16 @@ class Lineage:
         return self._store
 
     def training(self) -> TrainingRecord | None:
-        """Return who this lineage belongs to, or `None` when nobody has said so."""
-        return read_record(TrainingRecord, read_json(self._store, TrainingRecord.FILE))
+        """Return who this lineage belongs to, or `None` when nobody has said so.
+
+        Raises `ManifestUnreadable` when somebody has, and it cannot be read.
+        """
+        return read_record(TrainingRecord, read_training(self._store))
 
     def ensure_training(self, record: TrainingRecord | None = None) -> TrainingRecord:
         """Say who this lineage belongs to, unless somebody has, and return what holds.
 
-        Without a record the identity comes from the newest manifest, else from the URI.
+        Without a record the identity comes from the oldest manifest, else from the URI.
         """
         there = self.training()
         if there:
@@ -149,7 +151,7 @@ class Lineage:
         Looks at listings and manifests only, unless `contents` says that the
         candidate's bytes are to be read and compared, too.
         """
-        names.positive(attempt, "attempt")
+        names.attempt_number(attempt)
         view = LineageView(self._store)
 
         def use(uri: str) -> None:
@@ -167,33 +169,42 @@ class Lineage:
         explicit: bool = False,
         restarted: bool = False,
         learn: bool = True,
+        most_asides: int | None = None,
         progress: Watcher | None = None,
     ) -> Restored:
         """Choose and restore, walking back past what turns out to be broken.
 
+        What is in `directory` already is set aside, unless an earlier restore has put
+        it there and nobody has touched it since; see `placing`. Raises `InvalidInput`
+        when the lineage itself lies there.
+
         Args:
             attempt: the attempt that is about to start.
-            directory: will hold exactly the checkpoint's files, or is left alone for a fresh start.
+            directory: will hold exactly the checkpoint's files. For a fresh start, what an earlier
+                restore has put there is gone, and anything else is left alone.
             fallback: URI to start from when the lineage itself has nothing.
             explicit: a person named `fallback`, so that one which cannot be used is an error.
             restarted: the attempt itself ran before, so its own commits count.
             learn: quarantine a checkpoint that attempts have died of, and raise
                 `NoProgressError` when they die again and again.
+            most_asides: how many directories that were set aside may stay; `None` is all of them.
             progress: told how far the download is.
         """
-        names.positive(attempt, "attempt")
+        names.attempt_number(attempt)
+        refuse_overlap(self.uri, directory)
         if learn:
             self.learn(attempt)
         view = LineageView(self._store)
 
         def use(uri: str) -> None:
-            fetch(*view.at(uri), uri, view.require(uri), directory, progress=progress)
+            at, manifest = view.at(uri), view.require(uri)
+            fetch(*at, uri, manifest, directory, most_asides=most_asides, progress=progress)
 
         choice = self._search(view, attempt, fallback, restarted, use)
         if choice.reference is None and fallback and explicit:
-            raise _explicit_is_broken(fallback, choice)
+            raise _explicit_is_broken(view.own(fallback), choice)
         if choice.reference is None:
-            clear(directory)
+            start_fresh(directory, most_asides=most_asides)
         return Restored(choice, Path(directory))
 
     def commit(
@@ -231,6 +242,13 @@ class Lineage:
             spec_digest=spec_digest,
         )
         tree = scan(directory, files)
+        if not tree.files and others is None:
+            raise InvalidInput(
+                f"{directory} holds no file, so there is nothing to resume from.",
+                did="Nothing was committed.",
+                parameter="directory",
+                value=str(directory),
+            )
         if self._committer is None:
             self._committer = Committer(self._store, self.ensure_training().training_id)
         return self._committer.commit(tree, what, progress=progress, should_stop=should_stop, others=others)
@@ -245,20 +263,33 @@ class Lineage:
         keep_every: int = 0,
         protect: Iterable[str] = (),
         dry_run: bool = False,
+        contents: bool = True,
     ) -> Pruned:
-        """Delete what no rule of `retention.Policy` keeps; `protect` names URIs that stay in any case."""
+        """Delete what no rule of `retention.Policy` keeps; `protect` names URIs that stay in any case.
+
+        The newest checkpoint is read and compared before anything older is deleted,
+        unless `contents` is switched off.
+        """
         policy = Policy(
             keep_last=keep_last, keep_best=keep_best, metric=metric, mode=mode, keep_every=keep_every
         )
-        return prune(self._store, policy, protect=protect, dry_run=dry_run)
+        return prune(self._store, policy, protect=protect, dry_run=dry_run, contents=contents)
 
     def quarantine(self, reference: Reference | str, reason: str) -> None:
-        """Never choose this checkpoint again."""
+        """Never choose this checkpoint again, until `release` says otherwise."""
         self._mark(names.QUARANTINE, reference, reason)
 
+    def release(self, reference: Reference | str) -> bool:
+        """Take a checkpoint out of quarantine; returns whether it was in it."""
+        return self._unmark(names.QUARANTINE, reference)
+
     def pin(self, reference: Reference | str, reason: str = "") -> None:
-        """Never prune this checkpoint."""
+        """Never prune this checkpoint, until `unpin` says otherwise."""
         self._mark(names.PINS, reference, reason)
+
+    def unpin(self, reference: Reference | str) -> bool:
+        """Leave a checkpoint to retention again; returns whether it was pinned."""
+        return self._unmark(names.PINS, reference)
 
     def learn(self, attempt: int) -> Verdict:
         """Quarantine a checkpoint that the attempts before this one have died of.
@@ -273,8 +304,9 @@ class Lineage:
                 can="Read their logs; after a fix, start a new generation or raise the attempt's own limits.",
                 attempts=verdict.deaths,
             )
-        place = names.split_checkpoint(verdict.quarantine)
-        if place and place[0] == self.uri and place[1:] not in LineageView(self._store).quarantined:
+        view = LineageView(self._store)
+        place = view.place(verdict.quarantine)
+        if place and place not in view.quarantined:
             self.quarantine(verdict.quarantine, verdict.reason)
             log.warning("%s is quarantined: %s", verdict.quarantine, verdict.reason)
         return verdict
@@ -283,7 +315,7 @@ class Lineage:
         self, view: LineageView, attempt: int, fallback: str, restarted: bool, use: Callable[[str], None]
     ) -> Choice:
         while True:
-            choice = select(attempt, view, fallback=fallback.rstrip("/"), restarted=restarted)
+            choice = select(attempt, view, fallback=view.own(fallback), restarted=restarted)
             if choice.reference is None:
                 return choice
             try:
@@ -295,14 +327,26 @@ class Lineage:
                 return choice
 
     def _mark(self, kind: str, reference: Reference | str, reason: str) -> None:
-        uri = (reference if isinstance(reference, str) else reference.uri).rstrip("/")
-        place = names.split_checkpoint(uri)
-        if place is None or place[0] != self.uri:
-            raise InvalidInput(f"{uri} is no checkpoint of {self.uri}.", parameter="reference", value=uri)
-        LineageView(self._store).require(uri)
+        uri, place = self._placed(reference)
+        # Quarantine is the way past what only a newer version can read.
+        with suppress(UnknownSchema) if kind == names.QUARANTINE else nullcontext():
+            LineageView(self._store).require(uri)
         record = {"schema": 1, "uri": uri, "reason": reason, "created": _now()}
         with suppress(AlreadyExists):
-            self._store.create(names.mark_name(kind, *place[1:]), json.dumps(record).encode())
+            self._store.create(names.mark_name(kind, *place), json.dumps(record).encode())
+
+    def _unmark(self, kind: str, reference: Reference | str) -> bool:
+        _, place = self._placed(reference)
+        return unmark(self._store, kind, place)
+
+    def _placed(self, reference: Reference | str) -> tuple[str, tuple[int, int]]:
+        """Return a checkpoint's URI as this lineage spells it, with its numbers."""
+        view = LineageView(self._store)
+        uri = view.own(reference if isinstance(reference, str) else reference.uri)
+        place = view.place(uri)
+        if place is None:
+            raise InvalidInput(f"{uri} is no checkpoint of {self.uri}.", parameter="reference", value=uri)
+        return uri, place
 
     def _once(self, record: R, name: str) -> R:
         """Create a record, or return the one that is there."""
@@ -318,18 +362,12 @@ class Lineage:
         return record
 
     def _derived_id(self) -> str:
-        """Return the identity that existing manifests name, else one that only depends on the URI."""
-        view = LineageView(self._store)
-        for attempt in reversed(view.attempts()):
-            for _, uri in sorted(view.checkpoints(attempt), reverse=True):
-                manifest = view.load(uri)
-                if isinstance(manifest, Manifest) and manifest.training_id:
-                    return manifest.training_id
-        return hashlib.sha256(self.uri.encode()).hexdigest()[:16]
+        """Return the identity that the oldest manifest names, else one that only depends on the URI."""
+        return LineageView(self._store).training_id or hashlib.sha256(self.uri.encode()).hexdigest()[:16]
 
 
 def _explicit_is_broken(uri: str, choice: Choice) -> CheckpointError:
-    reason = next((p.reason for p in choice.passed_over if p.uri == uri.rstrip("/")), "it was not looked at")
+    reason = next((p.reason for p in choice.passed_over if p.uri == uri), "it was not looked at")
     kind = CheckpointNotFound if reason == NO_MANIFEST else CheckpointBroken
     return kind(
         f"The checkpoint {uri} was asked for by name, and cannot be used: {reason}.",

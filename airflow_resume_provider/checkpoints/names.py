@@ -19,6 +19,8 @@ QUARANTINE = "quarantine"
 CLAIMS = "claims"
 PINS = "pins"
 
+MOST_ATTEMPTS = 999_999_999
+
 _NUMBER = re.compile(r"\d{1,18}")
 _CHECKPOINT = re.compile(
     rf"(?P<root>.*)/{ATTEMPTS}/(?P<attempt>\d{{1,18}})/{CHECKPOINTS}/(?P<index>\d{{1,18}})"
@@ -68,6 +70,17 @@ def contained(path: str, *, where: str = "") -> str:
             uri=where,
         )
     return path
+
+
+def attempt_number(value: int) -> int:
+    """Return `value` if it can be an attempt's number; else raise `InvalidInput`."""
+    if positive(value, "attempt") > MOST_ATTEMPTS:
+        raise InvalidInput(
+            f"attempt is {value}; the highest number there can be is {MOST_ATTEMPTS}.",
+            parameter="attempt",
+            value=value,
+        )
+    return value
 
 
 def positive(value: int, parameter: str, *, least: int = 1) -> int:

@@ -58,7 +58,7 @@ def _attempt(view: LineageView, number: int, pinned: set[tuple[int, int] | None]
 
 
 def _row(view: LineageView, attempt: int, index: int, uri: str, pinned: set[tuple[int, int] | None]) -> Row:
-    manifest, state = view.load(uri), view.examine(uri)
+    manifest, state = view.load(uri), view.state(uri)
     return Row(
         attempt,
         index,

@@ -5,6 +5,10 @@ durable, and put in place with one rename; what was there before is exchanged fo
 it in the same moment where the system can do that. Beside the directory lies a
 ready mark, `.NAME.ready.json`, which says what it holds: beside, because
 frameworks look at every file inside.
+
+What the mark describes is a copy and is replaced. Anything else is somebody's work:
+it is never mixed with what is restored and never deleted, but set aside, in the
+sibling `NAME.replaced-TIME`, or in `.resume-replaced-TIME` of a mount point.
 """
 
 from __future__ import annotations
@@ -13,15 +17,21 @@ import ctypes
 import errno
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from airflow_resume_provider.checkpoints.merging import merge, short, size_of
+from airflow_resume_provider.errors import InvalidInput
+
+log = logging.getLogger("airflow_resume_provider.checkpoints")
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 # Above so many files one flush of the file system is cheaper than one per file.
@@ -35,8 +45,19 @@ class Place:
         self.directory = Path(os.path.realpath(directory))
         self._inside = os.path.ismount(self.directory)
         self._around = self.directory if self._inside else self.directory.parent
-        self._stem = f".{self.directory.name}." if not self._inside else ".resume."
+        name = short(self.directory.name)
+        self._stem = f".{name}." if not self._inside else ".resume."
         self.ready_mark = self._around / f"{self._stem}ready.json"
+        self._asides = f"{name}.replaced-" if not self._inside else ".resume-replaced-"
+        self._own = (self._stem, self._asides, "lost+found") if self._inside else ()
+        if os.path.lexists(self.directory) and not self.directory.is_dir():
+            raise InvalidInput(
+                f"{directory} is not a directory.",
+                did="It was left as it is.",
+                can="Name a directory, or one that is not there yet.",
+                parameter="dir",
+                value=str(directory),
+            )
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -61,16 +82,44 @@ class Place:
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 
-    def put(self, staged: Path, mark: Mapping[str, Any]) -> None:
-        """Put `staged` in place of whatever is there, then write the ready mark."""
+    def put(
+        self,
+        staged: Path,
+        mark: Mapping[str, Any],
+        *,
+        keep_others: bool = False,
+        most_asides: int | None = None,
+    ) -> None:
+        """Put `staged` in place of whatever is there, then write the ready mark.
+
+        What is no untouched restore is set aside, and the newest `most_asides` of
+        those are kept; `None` keeps all. With `keep_others` it stays where it is:
+        somebody may be at work with it.
+        """
         sync_tree(staged)
+        own, old = {row[0] for row in _state(staged, ())}, self.mark()
+        work = self.is_work()
+        aside = self._aside() if work and not keep_others else None
         self.ready_mark.unlink(missing_ok=True)
-        if self._inside:
-            self._fill(staged)
+        if work and keep_others:
+            merge(staged, self.directory, self._untouched(old))
+        elif self._inside:
+            self._fill(staged, aside)
+        elif aside:
+            _swap_aside(staged, self.directory, aside)
         else:
             _swap(staged, self.directory)
         sync_directory(self._around)
-        _write_durably(self.ready_mark, json.dumps({**mark, "state": _state(self.directory, self._stem)}))
+        state = [row for row in self._state() if row[0] in own]
+        _write_durably(self.ready_mark, json.dumps({**mark, "state": state}))
+        if aside:
+            log.warning("%s held other files, which are now in %s", self.directory, aside)
+            self._forget_asides(most_asides)
+
+    def is_work(self) -> bool:
+        """Return whether something is there that no restore has put there, or that was touched since."""
+        state = self._state() if self.directory.is_dir() else []
+        return bool(state) and self.mark().get("state") != state
 
     def holds(self, **wanted: Any) -> bool:
         """Return whether the directory is ready, holds what is `wanted`, and was not touched since."""
@@ -78,7 +127,16 @@ class Place:
         return (
             all(mark.get(name) == value for name, value in wanted.items())
             and self.directory.is_dir()
-            and mark.get("state") == _state(self.directory, self._stem)
+            and mark.get("state") == self._state()
+        )
+
+    def offers(self, files: Mapping[str, int], directories: Iterable[str], **wanted: Any) -> bool:
+        """Return whether it is ready and has all `files` with their sizes, whatever else lies there."""
+        mark = self.mark()
+        return (
+            all(mark.get(name) == value for name, value in wanted.items())
+            and all(size_of(self.directory / path) == size for path, size in files.items())
+            and all((self.directory / path).is_dir() for path in directories)
         )
 
     def mark(self) -> Mapping[str, Any]:
@@ -93,11 +151,29 @@ class Place:
         for left in self._around.glob(f"{_escaped(self._stem)}restoring-*"):
             shutil.rmtree(left, ignore_errors=True)
 
-    def _fill(self, staged: Path) -> None:
+    def _untouched(self, old: Mapping[str, Any]) -> list[str]:
+        """Return the files that the `old` mark knows of and that are still as they were."""
+        there = self._state()
+        return [row[0] for row in old.get("state", ()) if row in there and not row[0].endswith("/")]
+
+    def _state(self) -> list[list[Any]]:
+        return _state(self.directory, self._own)
+
+    def _aside(self) -> Path:
+        return self._around / f"{self._asides}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+
+    def _forget_asides(self, most: int | None) -> None:
+        kept = sorted(self._around.glob(f"{_escaped(self._asides)}[0-9]*T*Z"))
+        for old in kept[: len(kept) - most] if most is not None else ():
+            _remove(old)
+
+    def _fill(self, staged: Path, aside: Path | None) -> None:
         """Replace the contents of a mount point, which cannot itself be renamed."""
+        if aside:
+            aside.mkdir()
         for old in list(self.directory.iterdir()):
-            if old != staged and not old.name.startswith(self._stem) and old.name != "lost+found":
-                _remove(old)
+            if not old.name.startswith(self._own):
+                old.rename(aside / old.name) if aside else _remove(old)
         for new in list(staged.iterdir()):
             new.rename(self.directory / new.name)
 
@@ -123,6 +199,8 @@ def _lock_file(path: Path) -> Iterator[bool]:
                 return
             waited = True
         finally:
+            # A child that was forked meanwhile has a copy of the descriptor, and must not keep the lock.
+            fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
 
@@ -141,6 +219,15 @@ def _swap(staged: Path, directory: Path) -> None:
         directory.rename(aside)
         staged.rename(directory)
         _remove(aside)
+
+
+def _swap_aside(staged: Path, directory: Path, aside: Path) -> None:
+    """Put `staged` in the place of `directory`, which becomes `aside`."""
+    staged.rename(aside)
+    if not _exchange(aside, directory):
+        aside.rename(staged)
+        directory.rename(aside)
+        staged.rename(directory)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -165,14 +252,14 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _state(directory: Path, own: str) -> list[list[Any]]:
+def _state(directory: Path, own: tuple[str, ...]) -> list[list[Any]]:
     """Return name, inode, size and time of everything inside, which tells any change."""
     found: list[list[Any]] = []
     _look(str(directory), "", own, found)
     return sorted(found)
 
 
-def _look(path: str, prefix: str, own: str, found: list[list[Any]]) -> None:
+def _look(path: str, prefix: str, own: tuple[str, ...], found: list[list[Any]]) -> None:
     with os.scandir(path) as entries:
         for entry in entries:
             if not prefix and entry.name.startswith(own):
@@ -236,12 +323,17 @@ def _write_durably(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
-def clear(directory: str | os.PathLike[str]) -> None:
-    """Make sure that the directory exists and holds nothing that an earlier restore has put there."""
+def clear(directory: str | os.PathLike[str], *, most_asides: int | None = None) -> None:
+    """Make sure that the directory exists and holds nothing that an earlier restore has put there.
+
+    Files that no restore has put there are the user's, and stay.
+    """
     place = Place(directory)
     with place.locked():
         if place.mark():
             with place.staging() as staged:
-                place.put(staged, {})
+                place.put(staged, {}, most_asides=most_asides)
             place.ready_mark.unlink(missing_ok=True)
+        elif place.is_work():
+            log.warning("%s is not empty; the training starts with what is there", place.directory)
         place.directory.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,14 @@
 """Which checkpoints to keep: the newest n, the best k by a metric, every m-th. Pure.
 
 Never deleted, whatever the rules say: the newest complete one, those that an
-attempt resumes from, and those that a person has pinned.
+attempt resumes from, and those that a person has pinned; and all, when none of
+them can be restored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,11 +53,36 @@ class Candidate:
     defect: str = ""
 
 
+def check_metric(candidates: Sequence[Candidate], policy: Policy) -> None:
+    """Raise `InvalidInput` when the best are asked for by a metric that no checkpoint has."""
+    measured = [candidate.reference.metrics for candidate in candidates]
+    if not policy.keep_best or not measured or any(metric(m, policy.metric) is not None for m in measured):
+        return
+    there = sorted({name for metrics in measured for name in metric_names(metrics)})
+    raise InvalidInput(
+        f"No checkpoint has the metric {policy.metric!r}; there is {', '.join(there) or 'none at all'}.",
+        did="Nothing was deleted.",
+        parameter="metric",
+        value=policy.metric,
+    )
+
+
+def metric_names(metrics: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the dotted names of all numbers."""
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from metric_names(value, f"{above}{name}.")
+        elif metric({"it": value}, "it") is not None:
+            yield f"{above}{name}"
+
+
 def keep(candidates: Sequence[Candidate], policy: Policy, protected: Collection[str]) -> Mapping[str, str]:
     """Return the URIs to keep, each with the reason why."""
     chain = sorted(candidates, key=lambda c: (c.reference.attempt, c.reference.index))
     good = [c.reference for c in chain if not c.defect]
     kept: dict[str, str] = {}
+    if not good:
+        return {c.reference.uri: "no checkpoint can be restored, so none is deleted" for c in chain}
     for reference in good[-1:]:
         kept[reference.uri] = "the newest complete one"
     for candidate in chain:

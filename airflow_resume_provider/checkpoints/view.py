@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from airflow_resume_provider.checkpoints import names
 from airflow_resume_provider.checkpoints.manifest import Abandoned, Manifest
 from airflow_resume_provider.checkpoints.reference import Reference
+from airflow_resume_provider.checkpoints.spelling import canonical, located
 from airflow_resume_provider.checkpoints.store import Store, Unlistable, open_store
 from airflow_resume_provider.errors import (
     CheckpointBroken,
     CheckpointNotFound,
     InvalidInput,
     ManifestError,
+    ManifestUnreadable,
     ObjectNotFound,
+    UnknownSchema,
 )
 
 NO_MANIFEST = "it has no manifest: its commit was never finished"
+QUARANTINED = "it is quarantined"
 ABANDONED = "its commit was abandoned, and another writer took its place"
 
 
@@ -34,6 +39,7 @@ class LineageView:
         self._store = store
         self.broken: dict[str, str] = {}
         self._manifests: dict[str, Manifest | str] = {}
+        self._newer: dict[str, UnknownSchema] = {}
 
     @cached_property
     def attempt_directories(self) -> Mapping[int, list[str]]:
@@ -42,8 +48,11 @@ class LineageView:
 
     @cached_property
     def training_id(self) -> str:
-        """The training this lineage says it belongs to, or an empty string."""
-        return str(read_json(self._store, names.TRAINING).get("training_id") or "")
+        """The training this lineage belongs to, or an empty string.
+
+        Where nobody has said so, the oldest checkpoint decides: what was copied in came later.
+        """
+        return str(read_training(self._store).get("training_id") or "") or self._oldest_id()
 
     @cached_property
     def quarantined(self) -> Mapping[tuple[int, int], str]:
@@ -81,10 +90,37 @@ class LineageView:
     def resumed_from(self, attempt: int) -> str:
         """Return what an attempt records to have restored."""
         source = self.record(attempt, "attempt.json").get("resumed_from")
-        return source.rstrip("/") if isinstance(source, str) else ""
+        return self.own(source) if isinstance(source, str) else ""
+
+    def own(self, uri: str) -> str:
+        """Return the lineage's own spelling of one of its checkpoints, and any other URI as it is."""
+        place = located(uri)
+        if place is None or place.lineage != self._canonical:
+            return uri.rstrip("/")
+        return f"{self._store.uri}/{place.below}"
+
+    def place(self, uri: str) -> tuple[int, int] | None:
+        """Return attempt and index of a checkpoint of this lineage; `None` for any other URI."""
+        place = located(uri)
+        return (place.attempt, place.index) if place and place.lineage == self._canonical else None
+
+    @cached_property
+    def _canonical(self) -> str:
+        return canonical(self._store.uri)
 
     def examine(self, uri: str) -> Reference | str:
-        """Return a checkpoint's reference if a listing shows all of it, else the reason."""
+        """Return a checkpoint's reference if a listing shows all of it, else the reason.
+
+        Raises `UnknownSchema` for one that a newer version has written: passing
+        over it could mean to lose what it holds.
+        """
+        state = self.state(uri)
+        if uri in self._newer and isinstance(state, str) and not state.startswith(QUARANTINED):
+            raise self._newer[uri]
+        return state
+
+    def state(self, uri: str) -> Reference | str:
+        """Return the same, and a reason also for what a newer version has written."""
         return self.broken.get(uri) or self._examine(uri)
 
     def load(self, uri: str) -> Manifest | str:
@@ -104,6 +140,8 @@ class LineageView:
         found = self.load(uri)
         if isinstance(found, Manifest):
             return found
+        if uri in self._newer:
+            raise self._newer[uri]
         if found == NO_MANIFEST:
             raise CheckpointNotFound(f"There is no checkpoint {uri}: {found}.", uri=uri)
         raise CheckpointBroken(f"{uri} is broken: {found}.", uri=uri, reason=found)
@@ -111,15 +149,24 @@ class LineageView:
     def _examine(self, uri: str) -> Reference | str:
         reason = self._quarantine_reason(uri)
         if reason:
-            return f"it is quarantined: {reason}"
+            return f"{QUARANTINED}: {reason}"
         manifest = self.load(uri)
         if isinstance(manifest, str):
             return manifest
         return incomplete(*self.at(uri), manifest) or reference_of(manifest, uri)
 
     def _quarantine_reason(self, uri: str) -> str:
-        place = names.split_checkpoint(uri)
-        return self.quarantined.get(place[1:], "") if place and place[0] == self._store.uri else ""
+        place = self.place(uri)
+        return self.quarantined.get(place, "") if place else ""
+
+    def _oldest_id(self) -> str:
+        for attempt in self.attempts():
+            for _, uri in sorted(self.checkpoints(attempt)):
+                with suppress(ObjectNotFound, ManifestError):
+                    manifest = read_manifest(*self.at(uri), uri)
+                    if manifest.training_id:
+                        return manifest.training_id
+        return ""
 
     def _load(self, uri: str) -> Manifest | str:
         try:
@@ -128,11 +175,19 @@ class LineageView:
             return NO_MANIFEST
         except Abandoned:
             return ABANDONED
+        except UnknownSchema as error:
+            self._newer[uri] = UnknownSchema(
+                f"{uri} was written by a newer version of airflow-resume-provider: {error.seen}",
+                did="Nothing was chosen: passing over it could lose what it holds.",
+                can=f"{error.can} To go on without it, quarantine it.",
+                uri=uri,
+            )
+            return f"a newer version has written it: {error.seen}"
         except ManifestError as error:
             return f"its manifest cannot be trusted: {error.seen}"
         except InvalidInput as error:
             return error.seen
-        own = self.training_id if uri.startswith(f"{self._store.uri}/") else ""
+        own = self.training_id if self.place(uri) else ""
         if own and manifest.training_id not in ("", own):
             return f"it belongs to another training ({manifest.training_id}, not {own})"
         return manifest
@@ -145,6 +200,29 @@ def read_json(store: Store, name: str) -> Mapping[str, Any]:
     except (ObjectNotFound, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def read_training(store: Store) -> Mapping[str, Any]:
+    """Read who a lineage belongs to; empty when nobody has said so.
+
+    Raises `ManifestUnreadable` when somebody has, in words that cannot be read.
+    """
+    try:
+        data = json.loads(store.read(names.TRAINING))
+        if isinstance(data, dict) and isinstance(data.get("training_id"), str):
+            return data
+        defect = "it names no training_id"
+    except ObjectNotFound:
+        return {}
+    except (ValueError, RecursionError) as error:
+        defect = f"it is not JSON ({error}); it may be truncated"
+    uri = f"{store.uri}/{names.TRAINING}"
+    raise ManifestUnreadable(
+        f"{uri} cannot be read: {defect}.",
+        did="Nothing was chosen: whose checkpoints these are is not known.",
+        can="Restore the file, or delete it; then the oldest checkpoint says whose they are.",
+        uri=uri,
+    )
 
 
 def read_manifest(store: Store, prefix: str, uri: str) -> Manifest:

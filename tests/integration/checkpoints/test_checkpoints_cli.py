@@ -187,10 +187,6 @@ def spoil_empty_manifest(raw: Raw) -> str:
     return uri
 
 
-def spoil_schema(raw: Raw) -> str:
-    return good(raw, 1, 1, schema=7)
-
-
 def spoil_total(raw: Raw) -> str:
     return good(raw, 1, 1, total_bytes=3)
 
@@ -208,7 +204,6 @@ def spoil_total(raw: Raw) -> str:
         (spoil_unfinished, "no manifest"),
         (spoil_manifest, "not JSON"),
         (spoil_empty_manifest, "not JSON"),
-        (spoil_schema, "schema version 7"),
         (spoil_total, "add up"),
     ],
 )

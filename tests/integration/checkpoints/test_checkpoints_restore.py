@@ -248,7 +248,7 @@ def test_full_disk_while_restoring(raw: Raw, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_mount_point_is_filled_inside(raw: Raw, tmp_path: Path) -> None:
-    """A directory that is a mount point cannot be renamed; it is filled, and what was in it is gone."""
+    """A directory that is a mount point cannot be renamed; it is filled, and what was in it is set aside in it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -260,7 +260,8 @@ def test_mount_point_is_filled_inside(raw: Raw, tmp_path: Path) -> None:
         write_tree(disk, {"old": b"o"})
         lineage = Lineage.open(raw.uri)
         lineage.restore(2, disk)
-        assert {name for name in read_tree(disk) if not name.startswith(".resume.")} == {"a/b"}
+        assert {name for name in read_tree(disk) if not name.startswith(".resume")} == {"a/b"}
+        assert [path.read_bytes() for path in disk.glob(".resume-replaced-*/old")] == [b"o"]
         before = (disk / "a/b").stat()
         lineage.restore(2, disk)
         assert (disk / "a/b").stat() == before
