@@ -19,7 +19,7 @@ from airflow_resume_provider.attempts import identity
 from airflow_resume_provider.attempts.ledger import Entry
 from airflow_resume_provider.attempts.placement import Placement
 from airflow_resume_provider.batch import jobs, labels
-from airflow_resume_provider.errors import AttemptFailed, InvalidInput, JobNotOurs
+from airflow_resume_provider.errors import AttemptFailed, InvalidInput, JobNotOurs, ManifestError
 from airflow_resume_provider.operators.failures import TrainingFailed
 from airflow_resume_provider.operators.plan import Resume
 from airflow_resume_provider.operators.publishing import Publisher
@@ -68,7 +68,11 @@ class Submitter:
 
     def choose(self, course: Course, attempt: int) -> Choice:
         """Choose what an attempt resumes from; what the author named must be usable."""
-        choice = course.lineage.choose(attempt, fallback=self.plan.resume_from)
+        try:
+            choice = course.lineage.choose(attempt, fallback=self.plan.resume_from)
+        except ManifestError as error:
+            # A lineage that only a newer version can read, or that names no owner, stays so.
+            raise TrainingFailed(str(error)) from error
         if choice.reference is None and self.plan.resume_from:
             # Starting afresh instead would train the wrong thing.
             reasons = {passed.uri: passed.reason for passed in choice.passed_over}
