@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -80,17 +81,24 @@ def read_token(token: str, request: Sequence[str]) -> list[Any]:
 
 
 def page(
-    items: Sequence[Any], size: int, token: str, request: Sequence[str], order: Order = BY_NAME
+    items: Sequence[Any],
+    size: int,
+    token: str,
+    request: Sequence[str],
+    order: Order = BY_NAME,
+    wanted: Callable[[Any], bool] = lambda _item: True,
 ) -> tuple[list[Any], str]:
-    """One page of the items in their order, and the token of the next one.
+    """One page of the wanted items in their order, and the token of the next one.
 
     The page goes on behind the last item that was given out, also when that
-    one, or its whole page, has been deleted since.
+    one, or its whole page, has been deleted since. No more items are looked at
+    than the page and the question for a next one need.
     """
     key, descending = order
     remaining = sorted(items, key=key, reverse=descending)
     if token:
         last = read_token(token, request)
         remaining = [item for item in remaining if (key(item) < last if descending else key(item) > last)]
-    chosen = remaining[:size]
-    return chosen, page_token(key(chosen[-1]), request) if len(remaining) > len(chosen) and chosen else ""
+    found = list(itertools.islice(filter(wanted, remaining), size + 1))
+    chosen = found[:size]
+    return chosen, page_token(key(chosen[-1]), request) if len(found) > size else ""

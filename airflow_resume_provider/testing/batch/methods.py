@@ -56,9 +56,7 @@ async def call(service: BatchService, method: Method, request: Any, mask: str = 
     answer = await method.run(service, request)
     if error := injector.error(method.name, resource, after=True):
         raise error
-    if tree is None:
-        return answer
-    return fieldmask.apply(_own(answer), tree)
+    return fieldmask.apply(answer, tree)
 
 
 def _own(message: Any) -> Any:

@@ -162,16 +162,16 @@ class BatchService:
     async def list_jobs(self, request: Any) -> Any:
         """Jobs of a location, or of all locations with the location "-"."""
         parent = names.parent(request.parent, wildcard=True)
-        wanted = compile_filter(request.filter, Job)
+        matching = compile_filter(request.filter, Job)
         order = order_of(request.order_by)
         size = page_size_of(request.page_size, self.site.settings.max_page_size)
-        found = [
-            record.job
-            for record in self.records.values()
-            if parent.covers(record.name) and wanted(record.job) and not self._hidden(record)
-        ]
+        found = [record.job for name, record in self.records.items() if parent.covers(name)]
+
+        def wanted(job: Any) -> bool:
+            return matching(job) and not self._hidden(self.records[job.name])
+
         asked = ("jobs", request.parent, request.filter, request.order_by)
-        jobs, token = page(found, size, request.page_token, asked, order)
+        jobs, token = page(found, size, request.page_token, asked, order, wanted)
         shown = [self._shown(self.records[job.name]) for job in jobs]
         return ListJobsResponse(jobs=shown, next_page_token=token)
 
