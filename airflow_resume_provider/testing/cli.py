@@ -13,8 +13,6 @@ from typing import Any
 from airflow_resume_provider.errors import InvalidInput
 from airflow_resume_provider.testing.client import (
     StackClient,
-    StackRefused,
-    StackUnreachable,
     address_of,
     default_root,
     quoted,
@@ -29,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.named_root, options.root = options.root, options.root or default_root()
     try:
         return options.run(options) or 0
-    except (StackUnreachable, StackRefused, InvalidInput, OSError) as error:
+    except (RuntimeError, InvalidInput, OSError) as error:
         print(f"resume-local: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -136,7 +136,11 @@ class Stack:
         for bucket in self._buckets:
             self.storage.create_bucket(bucket)
         self._for_jobs["STORAGE_EMULATOR_HOST"] = self.storage.endpoint
-        await self.batch.start()
+        try:
+            await self.batch.start()
+        except BaseException:
+            await self.storage.stop()
+            raise
         self._lineages = Lineages(self.batch.service)
         return self
 

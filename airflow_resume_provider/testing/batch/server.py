@@ -65,7 +65,21 @@ class BatchServer:
         self.admin: Admin
 
     async def start(self) -> BatchServer:
-        """Take up the state on disk, then listen."""
+        """Take up the state on disk, then listen.
+
+        Raises:
+            OSError: the address is taken; nothing has been started then.
+        """
+        # Socket paths are limited to 107 bytes, so it lies in a short private directory.
+        self._sockets = Path(tempfile.mkdtemp(prefix="rl-"))
+        self._http = web.Server(self._route, access_log=None)
+        self._port = Port(self._sockets / "grpc", self._http)
+        try:
+            host, port = self._port.bind(*self._wanted)
+        except OSError:
+            self._sockets.rmdir()
+            raise
+        self.endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         (self.root / "logs").mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.root / "vms", ignore_errors=True)
         await asyncio.to_thread(end_marked, self.root / "vms")
@@ -83,20 +97,14 @@ class BatchServer:
         self._store = Store(self.root / "batch.sqlite")
         self.service = BatchService(site, self._store, Clock())
         self.admin = Admin(self.service, self._status, self._buckets)
-        await self._listen()
+        self._listen()
         self.service.restore()
         self.service.resume_operations()
         return self
 
-    async def _listen(self) -> None:
-        # Socket paths are limited to 107 bytes, so it lies in a short private directory.
-        self._sockets = Path(tempfile.mkdtemp(prefix="rl-"))
+    def _listen(self) -> None:
         self._grpc = GrpcApi(self.service, self._sockets / "grpc")
         self._grpc.start()
-        self._http = web.Server(self._route, access_log=None)
-        self._port = Port(self._sockets / "grpc", self._http)
-        host, port = self._port.bind(*self._wanted)
-        self.endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._rest, self._local = rest_handler(self.service), admin_handler(self.admin)
         self._port.start()
 

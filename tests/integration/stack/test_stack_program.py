@@ -216,6 +216,23 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
     assert "Address already in use" in error
 
 
+def test_a_stack_that_cannot_start_leaves_nothing_behind(tmp_path: Path, stack: LocalStack) -> None:
+    """With a taken port neither store nor hosts stay, and the same root can be used at once."""
+    port = int(stack.batch_endpoint.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use"):
+        LocalStack(tmp_path, batch_port=port).start()
+    with LocalStack(tmp_path):
+        pass
+
+
+def test_two_stacks_cannot_share_a_root(tmp_path: Path) -> None:
+    """The second says so in one line."""
+    with LocalStack(tmp_path):
+        error = cli(tmp_path, "up", status=1)
+    assert "Traceback" not in error
+    assert str(tmp_path) in error
+
+
 def test_settings_secrets_and_a_plan_come_from_files(tmp_path: Path) -> None:
     """YAML files; an unknown setting is refused by its name."""
     (tmp_path / "settings.yaml").write_text("max_vms: 1\ngrace_seconds: 0.1\n")
