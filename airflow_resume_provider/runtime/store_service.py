@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -26,9 +25,13 @@ from airflow_resume_provider.runtime.formats import format_named, format_names
 from airflow_resume_provider.runtime.gather import Following, Gathering
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.pin import Pin
+from airflow_resume_provider.runtime.politeness import be_polite, be_quick
 
 # Uploads beside a training: one large file at a time in one stream, or two small ones.
 _GENTLE = {"small_streams": 2, "big_files": 1, "upload_streams": 1}
+
+# A container that starts again and again in one directory must not fill its disk with what was there.
+_MOST_ASIDES = 1
 
 _LEADER_SECONDS = 1800.0
 _POLL_SECONDS = 1.0
@@ -48,11 +51,12 @@ class StoreService:
 
     def full_speed(self) -> None:
         """Use the whole machine from now on."""
+        be_quick()
         self._lineage.tune(**self._full)
 
     def be_gentle(self) -> dict[str, Any]:
         """Leave the machine to the training from now on."""
-        os.nice(self._options.nice)
+        be_polite(self._options.nice)
         self._lineage.tune(**_GENTLE, bandwidth=self._options.bandwidth)
         return {}
 
@@ -78,6 +82,7 @@ class StoreService:
             fallback=options.offered,
             explicit=options.explicit,
             restarted=True,
+            most_asides=_MOST_ASIDES,
             progress=self._progress,
         ).choice
 
@@ -88,7 +93,9 @@ class StoreService:
         choice = Choice(self._reference(record.resumed_from), (), record.why)
         if record.resumed_from and not (self._options.sees_the_leaders_files or self._options.lazy):
             checkpoint = Checkpoint.from_uri(record.resumed_from, options=self._store_options)
-            checkpoint.to_directory(self._options.directory, progress=self._progress)
+            checkpoint.to_directory(
+                self._options.directory, exactly=True, most_asides=_MOST_ASIDES, progress=self._progress
+            )
         return {"training_id": training.training_id, "changes": [], **self._described(choice)}
 
     def _leader(self) -> AttemptRecord:
@@ -187,8 +194,8 @@ class StoreService:
         return Gathering(self._lineage.store, self._options.node.count, path)
 
     def prune(self) -> dict[str, Any]:
-        """Keep the newest checkpoints only."""
-        self._lineage.prune(keep_last=self._options.keep_last)
+        """Keep the newest checkpoints only, without reading back what was sent a moment ago."""
+        self._lineage.prune(keep_last=self._options.keep_last, contents=False)
         return {}
 
     def end(self, record: Mapping[str, Any]) -> dict[str, Any]:

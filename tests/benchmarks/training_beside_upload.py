@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from airflow_resume_provider.runtime.politeness import be_polite
+
 ABOUT = "training steps per second while checkpoints go up, against training alone"
 TRAINER = Path(__file__).with_name("steady_trainer.py")
 TARGETS = {"store at 1 MB/s": 0.98, "store at full speed": 0.95}
@@ -44,7 +46,7 @@ def _measure(where: Path, work: list[str], endpoint: str, bucket: str | None) ->
         ours = ["--lineage", f"gs://{bucket}/{where.name}", "--attempt", "1", "--dir", str(where / "work")]
         # At 1 MB/s the last upload would take minutes: what counts is over when the training is.
         command = [sys.executable, "-m", "airflow_resume_provider.runtime.cli", *ours, "--", *command]
-    process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL, start_new_session=True)
     result = Path(environ["RESULT"])
     while process.poll() is None and not result.exists():
         try:
@@ -78,7 +80,7 @@ def _fast_disk() -> str | None:
 def _server(scratch: Path) -> Iterator[str]:
     """A store in a process of its own. Niced, since the real one is another machine."""
     command = [sys.executable, "-m", "tests.benchmarks.training_beside_upload", str(scratch / "buckets")]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert server.stdout is not None
         yield server.stdout.readline().strip()
@@ -104,5 +106,5 @@ async def _serve(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)
+    be_polite(19)
     asyncio.run(_serve(Path(sys.argv[1])))

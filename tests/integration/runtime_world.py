@@ -142,6 +142,7 @@ class World:
         """Environment of a job: none of the caller's own settings, the emulators' addresses."""
         own = {k: v for k, v in os.environ.items() if not k.startswith(("RESUME_", "BATCH_"))}
         own["GCE_METADATA_HOST"] = self.metadata.address if self.metadata else _NOWHERE
+        own["RESUME_NICE"] = "0"  # beside other tests a niced uploader would have to wait for all of them
         own["PYTHONPATH"] = str(Path(__file__).parents[2])  # the same checkout as the test's own
         if self.gcs:
             own["STORAGE_EMULATOR_HOST"] = self.gcs.endpoint

@@ -48,7 +48,11 @@ class Operator:
             training_id="t1",
             job_id=job_id,
             job_name=f"{PARENT}/jobs/{job_id}",
-            options={"STORAGE_EMULATOR_HOST": self._stack.storage_endpoint, "RESUME_POLL": "0.1"},
+            options={
+                "STORAGE_EMULATOR_HOST": self._stack.storage_endpoint,
+                "RESUME_POLL": "0.1",
+                "RESUME_NICE": "0",
+            },
         )
         container = jobs.ContainerSpec(image="trainer:1", command=COMMAND, runtime_image=self._runtime_image)
         built = jobs.build(container, jobs.MachineSpec(), Placement(region="us-central1"), contract, {})

@@ -1,0 +1,30 @@
+"""Leaving the cores to the training, and taking them back when it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+# Where the kernel groups tasks by session, niceness counts only within a session: the whole
+# session must be niced as well (man 7 sched, "The autogroup feature").
+_AUTOGROUP = Path("/proc/self/autogroup")
+
+
+def be_polite(nice: int) -> None:
+    """Give this process, and its session where sessions compete, a niceness of at least `nice`."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
+    _nice_the_session(nice)
+
+
+def be_quick() -> None:
+    """Compete again, as far as this process may: without privileges only its session can."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    _nice_the_session(0)
+
+
+def _nice_the_session(nice: int) -> None:
+    with contextlib.suppress(OSError):
+        _AUTOGROUP.write_text(str(nice))
