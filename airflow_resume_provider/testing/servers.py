@@ -136,6 +136,8 @@ class Stack:
         for bucket in self._buckets:
             self.storage.create_bucket(bucket)
         self._for_jobs["STORAGE_EMULATOR_HOST"] = self.storage.endpoint
+        # All VMs share this machine's cores, with Airflow too: a niced uploader would starve.
+        self._for_jobs["RESUME_NICE"] = "0"
         try:
             await self.batch.start()
         except BaseException:
