@@ -2,6 +2,9 @@
 # Their own deprecations are not ours, so those warnings are let pass.
 # `make versions`, or one: `make version-3.1`. 3.3 is what `make test` runs.
 AIRFLOWS := 3.1 3.2
+# What they were released with; later ones break them.
+PINS_3.1 :=
+PINS_3.2 := 'fastapi<0.137' 'cadwyn<8'
 
 .PHONY: versions $(AIRFLOWS:%=version-%)
 .PRECIOUS: .venv-airflow-%/.installed
@@ -17,5 +20,5 @@ $(AIRFLOWS:%=version-%): version-%: .venv-airflow-%/.installed
 	@echo "Installing Airflow $* into .venv-airflow-$*"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-airflow-$*
 	@$(BIN)/uv pip install --quiet --only-binary :all: --no-binary airflow-resume-provider \
-		--python .venv-airflow-$*/bin/python 'apache-airflow==$*.*' --editable '.[dev]'
+		--python .venv-airflow-$*/bin/python 'apache-airflow==$*.*' $(PINS_$*) --editable '.[dev]'
 	@touch $@

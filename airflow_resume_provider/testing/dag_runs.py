@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ _SETTINGS = {
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
     "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
+    # Airflow 3.2 runs its API in the same process, and that does not begin without one.
+    "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
 }
 
 
