@@ -33,7 +33,7 @@ types: install
 
 # Side by side; then, alone on the machine, what starts a real Airflow.
 test: install
-	$(BIN)/pytest tests/unit tests/integration -n 2 --dist loadfile
+	$(BIN)/pytest tests/unit tests/integration tests/docs -n 2 --dist loadfile
 
 e2e: install
 	$(BIN)/pytest tests/e2e
