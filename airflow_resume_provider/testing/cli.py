@@ -86,6 +86,7 @@ def _add_up(commands: Any) -> None:
     up.add_argument("--secrets", type=Path, help="YAML or JSON file with values of secrets")
     up.add_argument("--bucket", action="append", help="bucket to create, may be repeated (default: resume)")
     up.add_argument("--host", default="127.0.0.1", help="anything but loopback lets others run commands here")
+    up.add_argument("--advertise", default="", help="host name that clients are given (with --host)")
     up.add_argument("--port", type=int, default=0, help="of the Batch API (default: a free one)")
     up.add_argument("--storage-port", type=int, default=0, help="of the object store (default: a free one)")
     up.add_argument(

@@ -93,15 +93,19 @@ async def _serve(options: argparse.Namespace) -> int:
         settings=settings_of(options),
         buckets=options.bucket or ["resume"],
         host=options.host,
+        advertise=options.advertise,
         batch_port=options.port,
         storage_port=options.storage_port,
         allowed_hosts=options.allow_host,
     )
     await stack.start()
-    state = {"pid": os.getpid(), "batch": stack.batch.endpoint, "storage": stack.storage.endpoint}
+    ignore = options.root / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")  # nothing of a stack belongs into a repository
+    state = {"pid": os.getpid(), "batch": stack.batch_endpoint(), "storage": stack.storage_endpoint()}
     _write(options.root / STATE_FILE, json.dumps(state))
     print(exports(stack.environment), flush=True)
-    print(f"# page: http://{stack.batch.endpoint}/   end with Ctrl-C", flush=True)
+    print(f"# page: http://{stack.batch_endpoint()}/   end with Ctrl-C", flush=True)
     await ended.wait()
     await stack.stop()
     with contextlib.suppress(OSError):

@@ -54,6 +54,8 @@ class Stack:
         plan: faults.
         buckets: buckets that are there from the beginning.
         host: address to listen on; anything but loopback exposes a server that runs commands.
+        advertise: host name in the environment that clients are given; jobs of
+            the stack itself always use loopback.
         batch_port, storage_port: 0 for free ones.
         allowed_hosts: names under which other containers may address the Batch server.
     """
@@ -67,11 +69,14 @@ class Stack:
         settings: Settings | None = None,
         buckets: Iterable[str] = ("resume",),
         host: str = "127.0.0.1",
+        advertise: str = "",
         batch_port: int = 0,
         storage_port: int = 0,
         allowed_hosts: Collection[str] = (),
     ) -> None:
-        self.root, self._buckets = root, tuple(buckets)
+        self.root, self._buckets, self._host = root, tuple(buckets), host
+        self._here = "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
+        self._advertise = advertise or self._here
         root.mkdir(parents=True, exist_ok=True)
         hooks = Hooks(on_object_created=self._created, before_request=self._before)
         self.storage = GcsServer(root / "buckets", host=host, port=storage_port, hooks=hooks)
@@ -87,9 +92,17 @@ class Stack:
             environment=self._for_jobs,
             status=self.status,
             buckets=self.buckets,
-            allowed_hosts=allowed_hosts,
+            allowed_hosts={*allowed_hosts, self._advertise},
         )
         self._lineages: Lineages | None = None
+
+    def batch_endpoint(self, host: str = "") -> str:
+        """`host:port` of the Batch API, for this machine or under another name."""
+        return self.batch.endpoint.replace(self._host, host or self._here, 1)
+
+    def storage_endpoint(self, host: str = "") -> str:
+        """URL of the object store, for this machine or under another name."""
+        return self.storage.endpoint.replace(self._host, host or self._here, 1)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -99,8 +112,8 @@ class Stack:
             "extra": {"is_anonymous": True, "project": PROJECT},
         }
         return {
-            "BATCH_EMULATOR_HOST": self.batch.endpoint,
-            "STORAGE_EMULATOR_HOST": self.storage.endpoint,
+            "BATCH_EMULATOR_HOST": self.batch_endpoint(self._advertise),
+            "STORAGE_EMULATOR_HOST": self.storage_endpoint(self._advertise),
             "AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT": json.dumps(connection),
             "GOOGLE_CLOUD_PROJECT": PROJECT,
         }
@@ -108,8 +121,8 @@ class Stack:
     def status(self) -> dict[str, Any]:
         """Facts about the stack."""
         return {
-            "batch": self.batch.endpoint,
-            "storage": self.storage.endpoint,
+            "batch": self.batch_endpoint(),
+            "storage": self.storage_endpoint(),
             "executor": self.executor.name,
             "root": str(self.root),
             "pid": os.getpid(),
@@ -135,7 +148,7 @@ class Stack:
         await self.storage.start()
         for bucket in self._buckets:
             self.storage.create_bucket(bucket)
-        self._for_jobs["STORAGE_EMULATOR_HOST"] = self.storage.endpoint
+        self._for_jobs["STORAGE_EMULATOR_HOST"] = self.storage_endpoint()
         # All VMs share this machine's cores, with Airflow too: a niced uploader would starve.
         self._for_jobs["RESUME_NICE"] = "0"
         try:

@@ -130,12 +130,12 @@ class LocalStack:
     @property
     def batch_endpoint(self) -> str:
         """`host:port` of the Batch API, gRPC and REST."""
-        return self.servers.batch.endpoint
+        return self.servers.batch_endpoint()
 
     @property
     def storage_endpoint(self) -> str:
         """URL of the object store."""
-        return self.servers.storage.endpoint
+        return self.servers.storage_endpoint()
 
     @property
     def environment(self) -> dict[str, str]:

@@ -141,7 +141,16 @@ class MachineHost:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Start the host process. It ends by itself when this process does."""
+        """Start the host process. It ends by itself when this process does.
+
+        Raises:
+            RuntimeError: this is not Linux.
+        """
+        if not sys.platform.startswith("linux"):
+            raise RuntimeError(
+                "The local stack needs Linux: its VMs are process trees held together by a kernel feature. "
+                "On another system run it in a Linux container."
+            )
         ours, theirs = socket.socketpair()
         with self._log.open("ab") as log, theirs:
             command = [sys.executable, "-I", "-S", "-B", str(HOST_SCRIPT), str(theirs.fileno())]

@@ -225,6 +225,19 @@ def test_a_stack_that_cannot_start_leaves_nothing_behind(tmp_path: Path, stack: 
         pass
 
 
+def test_a_stack_for_other_containers_gives_the_name_that_they_know(tmp_path: Path) -> None:
+    """Clients are given that name and may use it; jobs of this machine use loopback."""
+    with LocalStack(tmp_path, host="0.0.0.0", advertise="resume-local") as stack:
+        port = stack.batch_endpoint.rpartition(":")[2]
+        assert stack.batch_endpoint == f"127.0.0.1:{port}"
+        assert stack.environment["BATCH_EMULATOR_HOST"] == f"resume-local:{port}"
+        assert ask(stack, "/local/status", Host=f"resume-local:{port}")[0] == 200
+        client = Client(stack.batch_endpoint)
+        client.run(job_of(script("echo $STORAGE_EMULATOR_HOST")))
+        assert stack.storage_endpoint in stack.logs("job-1")
+        client.close()
+
+
 def test_two_stacks_cannot_share_a_root(tmp_path: Path) -> None:
     """The second says so in one line."""
     with LocalStack(tmp_path):
