@@ -43,9 +43,9 @@ async def watch(trigger: TrainAttemptTrigger) -> AttemptEvent:
 
 async def loaded() -> None:
     """Import the client library in a thread: that takes a second, which the loop must not stand still for."""
-    if "google.cloud.batch_v1" not in sys.modules:
-        await asyncio.to_thread(import_module, "airflow_resume_provider.hooks.batch")
-        await asyncio.to_thread(import_module, "google.cloud.batch_v1")
+    for name in ("airflow_resume_provider.hooks.batch", "google.cloud.batch_v1"):
+        if name not in sys.modules:
+            await asyncio.to_thread(import_module, name)
 
 
 def _shared(trigger: TrainAttemptTrigger) -> JobWatcher:
