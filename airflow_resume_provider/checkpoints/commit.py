@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 from airflow_resume_provider.checkpoints import checksum, names
 from airflow_resume_provider.checkpoints.claims import Busy, Claim, claim_next, claimed, is_alive, release
+from airflow_resume_provider.checkpoints.json_values import finite
 from airflow_resume_provider.checkpoints.manifest import FileEntry, Manifest
 from airflow_resume_provider.checkpoints.progress import Meter, Watcher
 from airflow_resume_provider.checkpoints.reference import Reference
@@ -57,18 +57,9 @@ class Commit:
         names.positive(self.step, "step", least=0)
         names.positive(self.world_size, "world_size")
         # A diverged loss is no reason to lose a checkpoint, but NaN is no JSON.
-        object.__setattr__(self, "metrics", _finite(self.metrics))
+        object.__setattr__(self, "metrics", finite(self.metrics))
         for name in ("metrics", "metadata"):
             _check_json(name, getattr(self, name))
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with null in place of numbers that JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _check_json(name: str, value: Any) -> None:
@@ -140,7 +131,8 @@ class Committer:
             if not source.unchanged():
                 raise changed(source)
         for directory in tree.directories:
-            self._store.make_directory(f"{claim.prefix}/{directory}")
+            if not names.stored_as(directory):
+                self._store.make_directory(f"{claim.prefix}/{directory}")
         manifest = Manifest(
             training_id=self._training_id,
             attempt=claim.attempt,

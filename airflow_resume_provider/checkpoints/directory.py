@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from airflow_resume_provider.checkpoints import names
 from airflow_resume_provider.checkpoints.manifest import Manifest
 from airflow_resume_provider.checkpoints.progress import Watcher
 from airflow_resume_provider.checkpoints.reference import Reference
@@ -31,7 +32,13 @@ from airflow_resume_provider.checkpoints.view import (
     read_manifest,
     reference_of,
 )
-from airflow_resume_provider.errors import AlreadyExists, CheckpointBroken, CheckpointNotFound, ObjectNotFound
+from airflow_resume_provider.errors import (
+    AlreadyExists,
+    CheckpointBroken,
+    CheckpointNotFound,
+    ManifestError,
+    ObjectNotFound,
+)
 
 # Metadata set after the commit: numbered, create-only objects, of which the last one holds.
 _METADATA = ".resume/metadata"
@@ -65,6 +72,13 @@ class Checkpoint:
             raise CheckpointNotFound(
                 f"There is no checkpoint {self.uri}: {NO_MANIFEST}.", uri=self.uri
             ) from error
+        except ManifestError as error:
+            raise type(error)(
+                f"The manifest of {self.uri} cannot be used. {error.seen}",
+                did=error.did,
+                can=error.can,
+                **{**error.data, "uri": self.uri},
+            ) from error
 
     @property
     def reference(self) -> Reference:
@@ -93,18 +107,30 @@ class Checkpoint:
         _json(metadata)
         self.set_metadata({**self.metadata, **metadata})
 
-    def verify(self, *, progress: Watcher | None = None) -> None:
-        """Read every byte and compare; raises `CheckpointBroken`."""
+    def verify(self, *, contents: bool = True, progress: Watcher | None = None) -> None:
+        """Read every byte and compare, or only the listing's sizes; raises `CheckpointBroken`."""
         self._check_listing()
-        verify(self._store, "", self.uri, self.manifest, progress=progress)
+        if contents:
+            verify(self._store, "", self.uri, self.manifest, progress=progress)
 
     def to_directory(
-        self, path: str | os.PathLike[str] | None = None, *, progress: Watcher | None = None
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        exactly: bool = False,
+        most_asides: int | None = None,
+        progress: Watcher | None = None,
     ) -> Path:
-        """Put the files into exactly `path`, or into a directory shared by this node, and return it."""
-        target = self._shared() if path is None else Path(path)
+        """Put the files into exactly `path`, or into a directory shared by this node, and return it.
+
+        What somebody else has put there stays there. With `exactly` the directory
+        will hold the checkpoint's files and nothing else: what lies there is set
+        aside, and the newest `most_asides` of such directories are kept; `None`
+        keeps all.
+        """
         self._check_listing()
-        return fetch(self._store, "", self.uri, self.manifest, target, progress=progress)
+        target = self._shared() if path is None else Path(path)
+        return self._fetch(target, keep_others=not exactly, most_asides=most_asides, progress=progress)
 
     @contextmanager
     def as_directory(self, *, progress: Watcher | None = None) -> Iterator[Path]:
@@ -120,11 +146,15 @@ class Checkpoint:
         directory = self._shared().with_name(f"{self._shared().name}-reading")
         with _reading(directory):
             self._check_listing()
-            yield fetch(self._store, "", self.uri, self.manifest, directory, progress=progress)
+            yield self._fetch(directory, keep_others=True, progress=progress)
+
+    def _fetch(self, target: Path, **how: Any) -> Path:
+        return fetch(self._store, "", self.uri, self.manifest, target, **how)
 
     def _untouched(self) -> Path | None:
         """Return where the files lie on this machine under their own names, or `None`."""
-        if any(entry.stored_as for entry in self.manifest.files):
+        directories = self.manifest.directories
+        if any(entry.stored_as for entry in self.manifest.files) or any(map(names.stored_as, directories)):
             return None
         return self._store.local_path("")
 
@@ -156,11 +186,13 @@ def _node_directory() -> Path:
 def _reading(directory: Path) -> Iterator[None]:
     """Count as a reader of `directory`; whoever is the last removes it."""
     lock = directory.with_name(f"{directory.name}.readers")
-    fd = _shared_lock(lock)
+    fd, reader = _shared_lock(lock), os.getpid()
     try:
         yield
     finally:
-        _leave(fd, lock, directory)
+        # A forked child that unwinds its copy of this frame has never been a reader.
+        if os.getpid() == reader:
+            _leave(fd, lock, directory)
 
 
 def _shared_lock(lock: Path) -> int:
@@ -178,10 +210,12 @@ def _leave(fd: int, lock: Path, directory: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return
+        # A child that was forked meanwhile has a copy of the descriptor, and must not keep the lock.
+        fcntl.flock(fd, fcntl.LOCK_UN)
     else:
         shutil.rmtree(directory, ignore_errors=True)
         directory.with_name(f".{directory.name}.ready.json").unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
+        fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)

@@ -31,7 +31,7 @@ from airflow_resume_provider.errors import (
 
 T = TypeVar("T")
 # A staged object's name starts so; it is no object until it is linked into place.
-_STAGED = ".resume-staged-"
+_STAGED = names.STAGED
 _REFUSED = {
     errno.EACCES: "read access",
     errno.EPERM: "access",

@@ -14,8 +14,8 @@ from obstore.store import GCSStore
 
 from airflow_resume_provider.checkpoints.retrying import Patience
 from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions
-from airflow_resume_provider.checkpoints.store_errors import translate
-from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from airflow_resume_provider.checkpoints.store_errors import said, translate
+from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound, StoreMisconfigured
 
 T = TypeVar("T")
 _FAILURES = (BaseError, OSError, ValueError)
@@ -203,13 +203,20 @@ def _client(
         limits["allow_http"] = True
         # Any token will do, and having one keeps obstore from looking for real credentials.
         config = {"base_url": endpoint, "bearer_token": "emulator"}
-    return GCSStore(
-        bucket,
-        config=config,  # type: ignore[arg-type]
-        client_options=limits,  # type: ignore[arg-type]
-        retry_config={"max_retries": 0},
-        credential_provider=None if endpoint else options.credential_provider,
-    )
+    try:
+        return GCSStore(
+            bucket,
+            config=config,  # type: ignore[arg-type]
+            client_options=limits,  # type: ignore[arg-type]
+            retry_config={"max_retries": 0},
+            credential_provider=None if endpoint else options.credential_provider,
+        )
+    except BaseError as error:
+        raise StoreMisconfigured(
+            f"gs://{bucket} cannot be reached: {said(error)}.",
+            can="Correct GOOGLE_APPLICATION_CREDENTIALS, or STORAGE_EMULATOR_HOST.",
+            uri=f"gs://{bucket}",
+        ) from error
 
 
 def _emulator(options: StoreOptions) -> str:

@@ -275,17 +275,21 @@ class Lineage:
         )
         return prune(self._store, policy, protect=protect, dry_run=dry_run, contents=contents)
 
-    def quarantine(self, reference: Reference | str, reason: str) -> None:
+    def quarantine(self, reference: Reference | str, reason: str) -> str:
         """Never choose this checkpoint again, until `release` says otherwise."""
-        self._mark(names.QUARANTINE, reference, reason)
+        return self._mark(names.QUARANTINE, reference, reason)
+
+    def quarantine_reason(self, reference: Reference | str) -> str:
+        """Return why a checkpoint is quarantined, or an empty string when it is not."""
+        return LineageView(self._store).quarantined.get(self._placed(reference)[1], "")
 
     def release(self, reference: Reference | str) -> bool:
         """Take a checkpoint out of quarantine; returns whether it was in it."""
         return self._unmark(names.QUARANTINE, reference)
 
-    def pin(self, reference: Reference | str, reason: str = "") -> None:
+    def pin(self, reference: Reference | str, reason: str = "") -> str:
         """Never prune this checkpoint, until `unpin` says otherwise."""
-        self._mark(names.PINS, reference, reason)
+        return self._mark(names.PINS, reference, reason)
 
     def unpin(self, reference: Reference | str) -> bool:
         """Leave a checkpoint to retention again; returns whether it was pinned."""
@@ -326,14 +330,19 @@ class Lineage:
             else:
                 return choice
 
-    def _mark(self, kind: str, reference: Reference | str, reason: str) -> None:
+    def _mark(self, kind: str, reference: Reference | str, reason: str) -> str:
+        """Return the reason that holds: the first one, when it was marked before."""
         uri, place = self._placed(reference)
         # Quarantine is the way past what only a newer version can read.
         with suppress(UnknownSchema) if kind == names.QUARANTINE else nullcontext():
             LineageView(self._store).require(uri)
         record = {"schema": 1, "uri": uri, "reason": reason, "created": _now()}
-        with suppress(AlreadyExists):
-            self._store.create(names.mark_name(kind, *place), json.dumps(record).encode())
+        name = names.mark_name(kind, *place)
+        try:
+            self._store.create(name, json.dumps(record).encode())
+        except AlreadyExists:
+            return str(read_json(self._store, name).get("reason") or "")
+        return reason
 
     def _unmark(self, kind: str, reference: Reference | str) -> bool:
         _, place = self._placed(reference)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from airflow_resume_provider.checkpoints import checksum, names
+from airflow_resume_provider.checkpoints.json_values import parse
 from airflow_resume_provider.errors import (
     DuplicatePath,
     ManifestError,
@@ -31,8 +32,8 @@ class Abandoned(ManifestUnreadable):
 class FileEntry:
     """One file: natural relative path, size in bytes, crc32c as the store shows it.
 
-    `stored_as` is the object's name where it cannot be the path itself, because
-    the path is `manifest.json`.
+    `stored_as` is the object's name where it cannot be the path itself; see
+    `names.stored_as`.
     """
 
     path: str
@@ -138,7 +139,7 @@ def _unreadable(seen: str) -> ManifestUnreadable:
 
 def _load(raw: bytes) -> Mapping[str, Any]:
     try:
-        data = json.loads(raw)
+        data = parse(raw)
     except ValueError as error:
         raise _unreadable(f"The manifest is not JSON ({error}); it may be truncated.") from error
     if not isinstance(data, dict):
@@ -206,14 +207,22 @@ def _entry(item: Any) -> FileEntry:
     )
 
 
+def _encodable(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise _unreadable(f"The name {path!r} is not valid Unicode.") from error
+    return path
+
+
 def _check_paths(files: Sequence[FileEntry], directories: Sequence[str]) -> None:
     seen: set[str] = set()
     for path in [*(entry.path for entry in files), *directories]:
-        names.contained(path)
+        _encodable(names.contained(path))
         if path in seen:
             raise DuplicatePath(f"The manifest names {path!r} twice.", uri="")
         seen.add(path)
-    stored = [names.contained(entry.stored) for entry in files]
+    stored = [_encodable(names.contained(entry.stored)) for entry in files]
     if len(set(stored)) < len(stored):
         raise DuplicatePath("Two files of the manifest are one object.", uri="")
     paths = {entry.path for entry in files}

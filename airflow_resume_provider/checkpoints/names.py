@@ -6,6 +6,7 @@ zeros a writer used.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import PurePosixPath
 
@@ -18,9 +19,14 @@ MANIFEST = "manifest.json"
 QUARANTINE = "quarantine"
 CLAIMS = "claims"
 PINS = "pins"
+# What the format keeps for itself inside a checkpoint.
+OWN = ".resume"
+# The name of a local object that is still being written starts so.
+STAGED = ".resume-staged-"
 
 MOST_ATTEMPTS = 999_999_999
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NUMBER = re.compile(r"\d{1,18}")
 _CHECKPOINT = re.compile(
     rf"(?P<root>.*)/{ATTEMPTS}/(?P<attempt>\d{{1,18}})/{CHECKPOINTS}/(?P<index>\d{{1,18}})"
@@ -70,6 +76,19 @@ def contained(path: str, *, where: str = "") -> str:
             uri=where,
         )
     return path
+
+
+def stored_as(path: str) -> str:
+    """Return the object's name where it cannot be the path itself, else an empty string.
+
+    The format keeps `manifest.json` and `.resume` at the top of a checkpoint for
+    itself, and no store lists names with control characters reliably.
+    """
+    parts = path.split("/")
+    reserved = parts[0] in (MANIFEST, OWN) or any(part.startswith(STAGED) for part in parts)
+    if not reserved and not _CONTROL.search(path):
+        return ""
+    return f"{OWN}/{MANIFEST if path == MANIFEST else hashlib.sha256(path.encode()).hexdigest()[:32]}"
 
 
 def attempt_number(value: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_resume_provider.checkpoints import names
-from airflow_resume_provider.errors import FormatError, InvalidInput
+from airflow_resume_provider.errors import EscapingPath, FormatError, InvalidInput
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def scan(directory: str | os.PathLike[str], only: Iterable[str | os.PathLike[str
         for path in _walk(start, ()):
             relative = path.relative_to(top).as_posix()
             if path.is_dir():
-                empty.append(relative)
+                empty.append(_encodable(relative))
             else:
                 files[relative] = _source(relative, path)
     return Tree(tuple(files[name] for name in sorted(files)), tuple(sorted(set(empty) - {"."})))
@@ -67,7 +67,15 @@ def scan(directory: str | os.PathLike[str], only: Iterable[str | os.PathLike[str
 def _inside(top: Path, name: str | os.PathLike[str]) -> Path:
     path = Path(name)
     relative = path.relative_to(top) if path.is_absolute() and path.is_relative_to(top) else path
-    return top / names.contained(relative.as_posix(), where=str(top))
+    try:
+        return top / names.contained(relative.as_posix(), where=str(top))
+    except EscapingPath as error:
+        raise InvalidInput(
+            f"{str(name)!r} names nothing inside {top}.",
+            did="Nothing was committed.",
+            parameter="file",
+            value=str(name),
+        ) from error
 
 
 def _walk(path: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
@@ -99,13 +107,17 @@ def _source(relative: str, path: Path) -> Source:
             did="Nothing was committed.",
             can="Name the files to commit, or move it elsewhere.",
         )
+    return Source(_encodable(relative), path, status.st_size, _state(status))
+
+
+def _encodable(relative: str) -> str:
     try:
         relative.encode()
     except UnicodeEncodeError as error:
         raise FormatError(
             f"The name {relative!r} is not valid UTF-8.", did="Nothing was committed."
         ) from error
-    return Source(relative, path, status.st_size, _state(status))
+    return relative
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int, int]:

@@ -7,8 +7,10 @@ store was asked and has nothing.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,14 +58,11 @@ class StoreOptions:
 
 
 def _seconds(variable: str, default: float) -> float:
-    try:
-        return float(os.environ.get(variable) or default)
-    except ValueError as error:
-        raise InvalidInput(
-            f"{variable} is {os.environ[variable]!r}, not a number of seconds.",
-            parameter=variable,
-            value=os.environ[variable],
-        ) from error
+    text = os.environ.get(variable) or str(default)
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) < math.inf:
+            return seconds
+    raise InvalidInput(f"{variable} is {text!r}, not a number of seconds.", parameter=variable, value=text)
 
 
 class Unlistable(StoreMisconfigured):
@@ -119,10 +118,22 @@ class Store(Protocol):
         """Return where the object lies on this machine, or `None` when it does not."""
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def open_store(uri: str, options: StoreOptions | None = None, *, parameter: str = "lineage") -> Store:
     """Open the store at `uri`; raises `InvalidInput` naming `parameter` when it is no store's URI."""
     scheme, separator, rest = uri.partition("://")
-    if separator and scheme == "gs" and rest.strip("/"):
+    if not _is_unicode(uri):
+        raise InvalidInput(
+            f"{parameter} is {uri!r}, which is not valid UTF-8.", parameter=parameter, value=uri
+        )
+    if separator and scheme == "gs" and rest.partition("/")[0]:
         from airflow_resume_provider.checkpoints.forked import ForkSafeStore
         from airflow_resume_provider.checkpoints.gcs_store import GcsStore, used_before_fork
 

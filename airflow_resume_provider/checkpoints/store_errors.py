@@ -25,6 +25,7 @@ _PREFIX = re.compile(
     r"^(Generic \w+ error|Object at location .{1,900} \w+ ?\w*|The operation lacked .*?): ", re.S
 )
 _REQUEST = re.compile(r"Error performing (\w+ request: |\w+ \S+( in [^ ]+)?(, after \d+ retries.*?)? - )")
+_TOKEN = re.compile(r"performing token request|External GCP credential provider")
 _TRANSIENT_STATUS = {408, 410, 425, 429}
 PERMISSIONS = {
     "list": "storage.objects.list",
@@ -68,6 +69,8 @@ def translate(error: BaseException, *, what: str, uri: str) -> Transient | Resum
     status = _status(text)
     if type(error).__name__ == "InvalidPathError":
         return _unlistable(said(error), uri)
+    if _TOKEN.search(text) and not _is_transient(status, error):
+        return _no_token(said(error), uri)
     misconfigured = _misconfigured(text, uri) if status and 400 <= status < 500 else None
     if misconfigured:
         return misconfigured
@@ -79,9 +82,25 @@ def translate(error: BaseException, *, what: str, uri: str) -> Transient | Resum
         return ObjectNotFound(f"{uri} ends before the bytes that were asked for.", uri=uri)
     if status == 404 or isinstance(error, FileNotFoundError):
         return _absent(what, uri)
-    if status and status < 500 and status not in _TRANSIENT_STATUS:
+    if not _is_transient(status, error):
         return StoreMisconfigured(f"The store answered {status} for {uri}: {said(error)}.", uri=uri)
-    return Transient(said(error))
+    return Transient(f"the token request failed: {said(error)}" if _TOKEN.search(text) else said(error))
+
+
+def _is_transient(status: int | None, error: BaseException) -> bool:
+    if status is None:
+        return type(error).__name__ != "UnauthenticatedError"
+    return status >= 500 or status in _TRANSIENT_STATUS
+
+
+def _no_token(short: str, uri: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"The request for an access token failed, so {uri} was never asked. It said: {short}.",
+        did="Not tried again.",
+        can="Let the machine have a service account, or set GOOGLE_APPLICATION_CREDENTIALS.",
+        uri=uri,
+        permission="an access token",
+    )
 
 
 def _unlistable(short: str, uri: str) -> Unlistable:

@@ -15,9 +15,6 @@ from airflow_resume_provider.checkpoints.sources import Source
 from airflow_resume_provider.checkpoints.store import Store
 from airflow_resume_provider.errors import UploadFailed
 
-# The one natural name that the format needs for itself.
-_RESERVED = {names.MANIFEST: ".resume/manifest.json"}
-
 
 class UploadStopped(UploadFailed):
     """The caller no longer wants this upload."""
@@ -68,7 +65,7 @@ class Upload:
             if sent < source.size:
                 raise changed(source)
 
-        stored_as = _RESERVED.get(source.path, "")
+        stored_as = names.stored_as(source.path)
         self._check_stop()
         self._store.upload(f"{self._prefix}/{stored_as or source.path}", source.size, pieces)
         if not source.unchanged():

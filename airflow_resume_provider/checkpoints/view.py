@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_resume_provider.checkpoints import names
+from airflow_resume_provider.checkpoints.json_values import parse
 from airflow_resume_provider.checkpoints.manifest import Abandoned, Manifest
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.spelling import canonical, located
@@ -196,7 +197,7 @@ class LineageView:
 def read_json(store: Store, name: str) -> Mapping[str, Any]:
     """Read a small JSON object; what is absent, or is no JSON object, reads as empty."""
     try:
-        data = json.loads(store.read(name))
+        data = parse(store.read(name))
     except (ObjectNotFound, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 from airflow_resume_provider.checkpoints.progress import Progress
@@ -15,17 +16,22 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class TransferDisplay:
-    """Call it with each `Progress`. The last call leaves a complete line."""
+    """Call it with each `Progress`. The last call leaves a complete line.
+
+    `used` says whether there was anything to show.
+    """
 
     def __init__(
         self, what: str, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._what, self._stream, self._clock = what, stream or sys.stderr, clock
         self._bar = self._stream.isatty()
+        self.used = False
         self._due = clock() + _LINE_EVERY
 
     def __call__(self, progress: Progress) -> None:
         """Show how far it is."""
+        self.used = True
         last = progress.done_files >= progress.total_files
         if self._bar:
             width = shutil.get_terminal_size((100, 24)).columns
@@ -36,8 +42,9 @@ class TransferDisplay:
             self._write(f"{self._what} {describe(progress)}\n")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with suppress(BrokenPipeError):  # that nobody watches is no reason to stop half way
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def describe(progress: Progress) -> str:

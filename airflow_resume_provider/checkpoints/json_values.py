@@ -1,0 +1,43 @@
+"""JSON that every reader understands: what is no JSON is one error, and no number is NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def parse(raw: bytes | str) -> Any:
+    """Read JSON; raises `ValueError` for whatever is none, however deeply it is nested.
+
+    The names that Python writes for numbers that JSON does not have are read as strings.
+    """
+    try:
+        return finite(json.loads(raw))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def finite(value: Any) -> Any:
+    """Return `value` with strings ("NaN", "Infinity") in place of numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return _name(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether all numbers in a JSON value are numbers that JSON has."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
