@@ -130,9 +130,9 @@ def test_bad_input_is_named(
 
 
 def test_diverged_metrics_do_not_lose_the_checkpoint(lineage: Lineage, source: Path) -> None:
-    """NaN is no JSON, and no reason to lose a checkpoint: it is recorded as null."""
+    """NaN is no JSON, and no reason to lose a checkpoint: it is recorded by name."""
     assert lineage.commit(source, attempt=1, step=1, metrics={"a": {"loss": float("nan")}}).metrics == {
-        "a": {"loss": None}
+        "a": {"loss": "NaN"}
     }
 
 
