@@ -1,6 +1,7 @@
 """The subcommands of `resume-run` that work on checkpoints.
 
-Results go to standard output, words for people and progress to standard error.
+Results are JSON on standard output, unless that is a terminal and --json is not
+given; words for people and progress go to standard error.
 Options may also come from the environment variables of the container contract;
 what is said on the command line wins.
 """
@@ -11,14 +12,17 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from airflow_resume_provider.checkpoints import Checkpoint, Lineage, StoreOptions
+from airflow_resume_provider.checkpoints import Checkpoint, Lineage, Reference, StoreOptions
+from airflow_resume_provider.checkpoints.json_values import finite, is_finite
 from airflow_resume_provider.checkpoints.names import split_checkpoint
 from airflow_resume_provider.checkpoints.select import Choice
-from airflow_resume_provider.errors import ExitCode, InvalidInput
+from airflow_resume_provider.errors import CheckpointNotFound, ExitCode, InvalidInput
 from airflow_resume_provider.runtime import env
+from airflow_resume_provider.runtime.misnamed import no_checkpoint, require_directory, require_lineage
 from airflow_resume_provider.runtime.transfer_display import TransferDisplay, human
 
 Handler = Callable[[argparse.Namespace], int]
@@ -42,6 +46,7 @@ def register(subparsers: Any) -> None:
 
 def commit(args: argparse.Namespace) -> int:
     """Commit a directory and print its reference."""
+    display = TransferDisplay("Committing")
     reference = _lineage(args).commit(
         args.directory,
         attempt=_attempt(args),
@@ -53,17 +58,29 @@ def commit(args: argparse.Namespace) -> int:
         world_size=args.world_size,
         resumed_from=args.resumed_from,
         spec_digest=os.environ.get(env.SPEC_DIGEST, ""),
-        progress=TransferDisplay("Committing"),
+        progress=display,
     )
-    _say(f"Committed step {reference.step} as {reference.uri} ({human(reference.total_bytes)}).")
+    if display.used:
+        _say(f"Committed step {reference.step} as {reference.uri} ({human(reference.total_bytes)}).")
+    else:
+        _say(_committed_before(reference, args.metrics))
     return _print(reference.to_dict(), args)
 
 
+def _committed_before(reference: Reference, metrics: Mapping[str, Any]) -> str:
+    said = f"Step {reference.step} was already committed with the same contents, as {reference.uri}."
+    if not metrics or metrics == reference.metrics:
+        return said
+    return f"{said} Its metrics are unchanged, {json.dumps(dict(reference.metrics))}: they are written once."
+
+
 def choose(args: argparse.Namespace) -> int:
-    """Print what the attempt would resume from."""
+    """Print what the attempt would resume from, or whether the checkpoint of `--from` can be used."""
+    if args.source:
+        return _choose_exactly(args)
     choice = _lineage(args).choose(
         _attempt(args),
-        fallback=_offered(args),
+        fallback=os.environ.get(env.FROM, ""),
         restarted=args.restarted,
         contents=not args.listing_only,
         progress=TransferDisplay("Verifying"),
@@ -77,13 +94,13 @@ def restore(args: argparse.Namespace) -> int:
     if not args.dir:
         raise InvalidInput(f"Say where to restore to: --dir or {env.DIR}.", parameter="dir", value="")
     display = TransferDisplay("Restoring")
-    if args.source and not args.lineage:
+    if args.source:
         return _restore_exactly(args, display)
     restored = _lineage(args).restore(
         _attempt(args),
         args.dir,
-        fallback=_offered(args),
-        explicit=bool(args.source) or args.explicit or os.environ.get(env.EXPLICIT, "0") == "1",
+        fallback=os.environ.get(env.FROM, ""),
+        explicit=args.explicit or os.environ.get(env.EXPLICIT, "0") == "1",
         restarted=args.restarted,
         learn=False,
         progress=display,
@@ -94,16 +111,52 @@ def restore(args: argparse.Namespace) -> int:
 
 def _restore_exactly(args: argparse.Namespace, display: TransferDisplay) -> int:
     checkpoint = Checkpoint.from_uri(args.source, options=StoreOptions())
-    directory = checkpoint.to_directory(args.dir, progress=display)
+    with _named(args.source):
+        directory = checkpoint.to_directory(args.dir, exactly=True, progress=display)
+    choice = _asked_for(checkpoint)
+    return _print({**choice.to_dict(), "directory": str(directory)}, args)
+
+
+def _choose_exactly(args: argparse.Namespace) -> int:
+    checkpoint = Checkpoint.from_uri(args.source)
+    with _named(args.source):
+        checkpoint.verify(contents=not args.listing_only, progress=TransferDisplay("Verifying"))
+    return _print(_asked_for(checkpoint).to_dict(), args)
+
+
+def _asked_for(checkpoint: Checkpoint) -> Choice:
     choice = Choice(checkpoint.reference, (), f"{checkpoint.uri} was asked for by name.")
     _explain(choice)
-    return _print({**choice.to_dict(), "directory": str(directory)}, args)
+    _say_quarantined(checkpoint.uri)
+    return choice
+
+
+@contextmanager
+def _named(uri: str) -> Iterator[None]:
+    """Say what `uri` is when it is no checkpoint."""
+    require_directory(uri)
+    try:
+        yield
+    except CheckpointNotFound as error:
+        raise no_checkpoint(uri, error) from error
+
+
+def _say_quarantined(uri: str) -> str:
+    """Return why a checkpoint is quarantined, or an empty string."""
+    place = split_checkpoint(uri)
+    reason = Lineage.open(place[0]).quarantine_reason(uri) if place else ""
+    if reason:
+        _say(f"It is quarantined, so no attempt chooses it: {reason}.")
+    return reason
 
 
 def list_all(args: argparse.Namespace) -> int:
     """Print all attempts and checkpoints."""
-    found = _lineage(args).overview()
-    if args.json:
+    lineage = _lineage(args)
+    found = lineage.overview()
+    if not found["attempts"]:
+        _say(require_lineage(lineage.store))
+    if _wants_json(args):
         return _print(found, args)
     print(f"{found['lineage']}  training {found['training_id'] or 'unknown'}")
     for attempt in found["attempts"]:
@@ -122,9 +175,11 @@ def _columns(row: Mapping[str, Any]) -> str:
 def verify(args: argparse.Namespace) -> int:
     """Read a checkpoint and compare; a broken one is an error."""
     checkpoint = Checkpoint.from_uri(args.uri)
-    checkpoint.verify(progress=TransferDisplay("Verifying"))
+    with _named(args.uri):
+        checkpoint.verify(progress=TransferDisplay("Verifying"))
     _say(f"{checkpoint.uri} is complete and every checksum is right.")
-    return _print({"checkpoint": checkpoint.reference.to_dict(), "state": "complete"}, args)
+    said = {"state": "complete", "quarantined": _say_quarantined(checkpoint.uri)}
+    return _print({"checkpoint": checkpoint.reference.to_dict(), **said}, args)
 
 
 def prune(args: argparse.Namespace) -> int:
@@ -163,9 +218,20 @@ def _mark(args: argparse.Namespace, state: str) -> int:
             value=args.uri,
         )
     lineage = Lineage.open(place[0])
-    (lineage.quarantine if state == "quarantined" else lineage.pin)(args.uri, args.reason)
-    _say(f"{args.uri} is {state}.")
-    return _print({"uri": args.uri.rstrip("/"), "state": state, "reason": args.reason}, args)
+    if args.undo:
+        return _unmark(args, lineage, state)
+    reason = (lineage.quarantine if state == "quarantined" else lineage.pin)(args.uri, args.reason)
+    if reason == args.reason:
+        _say(f"{args.uri} is {state}.")
+    else:
+        _say(f"{args.uri} was {state} before, with the reason {reason!r}, which stands.")
+    return _print({"uri": args.uri.rstrip("/"), "state": state, "reason": reason}, args)
+
+
+def _unmark(args: argparse.Namespace, lineage: Lineage, state: str) -> int:
+    was = (lineage.release if state == "quarantined" else lineage.unpin)(args.uri)
+    _say(f"{args.uri} is no longer {state}." if was else f"{args.uri} was not {state}.")
+    return _print({"uri": args.uri.rstrip("/"), "state": f"not {state}", "reason": ""}, args)
 
 
 def _parser(subparsers: Any, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
@@ -188,7 +254,13 @@ def _add_uri(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", metavar="URI", help=f"default {env.FROM}")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="URI",
+        help="exactly this checkpoint, or an error, whatever the lineage has;"
+        f" {env.FROM} counts only when the lineage has none",
+    )
     parser.add_argument(
         "--restarted", action="store_true", help="the attempt ran before, so its own checkpoints count"
     )
@@ -219,7 +291,9 @@ def _restore_options(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
     parser.add_argument("--dir", default=os.environ.get(env.DIR), metavar="DIR", help=f"default {env.DIR}")
     parser.add_argument(
-        "--explicit", action="store_true", help="it is an error when the checkpoint of --from cannot be used"
+        "--explicit",
+        action="store_true",
+        help=f"it is an error when the checkpoint of {env.FROM} cannot be used",
     )
 
 
@@ -235,16 +309,21 @@ def _prune_options(parser: argparse.ArgumentParser) -> None:
 
 def _mark_options(parser: argparse.ArgumentParser) -> None:
     _add_uri(parser)
+    parser.add_argument("--undo", action="store_true", help="take it back")
     parser.add_argument("--reason", default="", metavar="TEXT", help="recorded, and shown when passed over")
 
 
 def _json_object(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("not a JSON object")
+    if not is_finite(value):
+        raise argparse.ArgumentTypeError(
+            "NaN and Infinity are no JSON numbers; leave it out, or write a string"
+        )
     return value
 
 
@@ -267,10 +346,6 @@ def _attempt(args: argparse.Namespace) -> int:
         ) from error
 
 
-def _offered(args: argparse.Namespace) -> str:
-    return args.source or os.environ.get(env.FROM, "")
-
-
 def _explain(choice: Choice) -> None:
     for passed in choice.passed_over:
         _say(f"Passed over {passed.uri}: {passed.reason}.")
@@ -278,9 +353,18 @@ def _explain(choice: Choice) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    with suppress(BrokenPipeError):  # that nobody listens is no reason to stop half way
+        print(text, file=sys.stderr)
+
+
+def _wants_json(args: argparse.Namespace) -> bool:
+    return args.json or not sys.stdout.isatty()
 
 
 def _print(value: Mapping[str, Any], args: argparse.Namespace) -> int:
-    print(json.dumps(value, ensure_ascii=False, indent=None if args.json else 2))
+    if not _wants_json(args):  # the words have said it all
+        return ExitCode.FINISHED
+    # What the terminal cannot show is an escape, which is JSON all the same.
+    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+    print(json.dumps(finite(value), ensure_ascii=ascii_only, indent=None if args.json else 2))
     return ExitCode.FINISHED

@@ -248,7 +248,7 @@ def test_full_disk_while_restoring(raw: Raw, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_mount_point_is_filled_inside(raw: Raw, tmp_path: Path) -> None:
-    """A directory that is a mount point cannot be renamed; it is filled, and what was in it is set aside in it."""
+    """A mount point cannot be renamed; it is filled, and what was in it is set aside inside."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
