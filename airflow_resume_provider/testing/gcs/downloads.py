@@ -148,11 +148,11 @@ async def _send(
 
 
 async def _send_files(
-    request: web.Request, response: web.StreamResponse, pieces: Iterator[tuple[Any, int, int]]
+    request: web.Request, response: web.StreamResponse, pieces: Iterator[tuple[str, int, int]]
 ) -> None:
-    await response.write(b"")  # the headers go out first
-    writer = request._payload_writer
-    writer.send_headers()
+    # Newer versions of aiohttp hold the headers back until the first write.
+    if send_headers := getattr(request._payload_writer, "send_headers", None):
+        send_headers()
     loop, transport = asyncio.get_running_loop(), request.transport
     for path, offset, count in pieces:
         if transport is None or transport.is_closing():
@@ -160,7 +160,7 @@ async def _send_files(
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123, ASYNC230
             try:
                 await loop.sendfile(transport, file, offset, count)
-            except (NotImplementedError, RuntimeError):  # uvloop has no sendfile
+            except NotImplementedError:  # uvloop has no sendfile
                 await _copy(response, file, offset, count)
 
 

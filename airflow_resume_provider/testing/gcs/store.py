@@ -52,6 +52,7 @@ class Store:
         self.blobs = Blobs(root / "bytes", durable=durable)
         self.catalogue = Catalogue(root / "catalogue.sqlite", durable=durable)
         self.uploads = Uploads(self.catalogue)
+        self.uploads.forget_old()
         self.blobs.sweep(self.catalogue.files_in_use())
         self.md5_limit, self.min_part = md5_limit, min_part
         self._pace = mutations_per_second

@@ -66,6 +66,11 @@ class Uploads:
             raise Refusal(410, "gone", "The requested upload session is gone.", code="NoSuchUpload")
         return upload
 
+    def forget_old(self) -> None:
+        """Remove sessions that nobody can use any more, a week after they ended."""
+        limit = self._catalogue.micros() - 2 * WEEK
+        self._db.execute("DELETE FROM uploads WHERE kind='resumable' AND created < ?", (limit,))
+
     def save(self, upload: Upload) -> None:
         """Keep what the upload remembers now."""
         self._db.execute("UPDATE uploads SET state=? WHERE id=?", (json.dumps(upload.state), upload.id))
