@@ -161,6 +161,35 @@ async def test_many_triggers_share_one_watch(hook, stack):
     assert [event.job.state for event in events] == expected
 
 
+async def test_nothing_that_blocks_is_called_on_the_loop(hook, monkeypatch):
+    """Connections, credentials, sockets and sleeps belong into threads; asyncio's debug mode agrees."""
+    loop, mine = asyncio.get_running_loop(), threading.get_ident()
+    loop.set_debug(True)
+    guilty = []
+
+    def watched(owner, name):
+        original = getattr(owner, name)
+
+        def checked(*arguments, **named):
+            if threading.get_ident() == mine:
+                guilty.append(name)
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, checked)
+
+    watched(time, "sleep")
+    watched(socket, "create_connection")
+    watched(socket, "getaddrinfo")
+    watched(socket.socket, "connect")
+    watched(ResumableBatchHook, "__init__")  # it fetches the connection
+    watched(ResumableBatchHook, "get_credentials_and_project_id")
+    clients.speaks_grpc.cache_clear()
+    names = [await submitted(hook, "exit 3", f"j{i}") for i in range(3)]
+    events = await asyncio.gather(*(fired(trigger(name)) for name in names))
+    assert {event.job.state for event in events} == {"FAILED"}
+    assert guilty == []
+
+
 async def test_errors_of_the_api_do_not_end_the_watch(hook, stack):
     """A third of all reads fail with 503, 429 and 504: the end is seen all the same."""
     faults = [api_error(m, code=c, rate=0.3) for m in ("GetJob", "ListJobs", "ListTasks") for c in CODES]
