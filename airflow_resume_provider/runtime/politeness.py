@@ -12,17 +12,26 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def be_polite(nice: int) -> None:
-    """Give this process, and its session where sessions compete, a niceness of at least `nice`."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
+    """Give this process, and its session where sessions compete, this niceness."""
+    _nice_the_threads(nice)
     _nice_the_session(nice)
 
 
 def be_quick() -> None:
     """Compete again, as far as this process may: without privileges only its session can."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    _nice_the_threads(0)
     _nice_the_session(0)
+
+
+def _nice_the_threads(nice: int) -> None:
+    """Linux has a niceness per thread, and the store's client has made its threads long before."""
+    try:
+        threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
+    except OSError:
+        threads = [0]
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
 def _nice_the_session(nice: int) -> None:

@@ -148,7 +148,8 @@ def test_the_uploader_is_niced_and_not_the_training(spot: World) -> None:
     run = spot.start(1, [*TOY, "--steps", "1000"], environ={"RESUME_NICE": ""})
     until(run.commits, 120)
     child = next(p for p in descendants(run.process.pid)[1:] if p != worker_of(run))
-    assert os.getpriority(os.PRIO_PROCESS, worker_of(run)) == 15
+    threads = [int(path.name) for path in Path(f"/proc/{worker_of(run)}/task").iterdir()]
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {15}
     assert _session_niceness(worker_of(run)) in (15, None)
     assert _session_niceness(child) in (0, None)
     assert os.getpriority(os.PRIO_PROCESS, child) == os.getpriority(os.PRIO_PROCESS, 0)
