@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from airflow_resume_provider.testing.client import (
     quoted,
 )
 
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+FOLLOW_SECONDS = 0.3
 LOSSES = ("preempt", "vanish", "reboot", "unresponsive", "recreate", "maintenance")
 
 
@@ -57,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     logs = _command(commands, "logs", _logs, "print what a job's tasks wrote")
     logs.add_argument("job")
     logs.add_argument("--task", type=int)
+    logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
     logs.add_argument("--json", action="store_true", help="entries with time, severity, runnable and attempt")
     _add_preempt(commands)
     fault = _command(commands, "fault", _fault, "show the plan, or add faults to it, or clear it")
@@ -161,7 +165,25 @@ def _print_job(job: dict[str, Any]) -> None:
             print(f"    {event['eventTime']}  {event['description']}")
 
 
+def _follow(options: argparse.Namespace) -> None:
+    """Print each line as it comes, until the job has ended and nothing more came."""
+    client, seen, ended = _client(options), 0, False
+    while True:
+        entries = client.get(f"logs/{quoted(options.job)}", task=options.task, format="json")
+        entries.sort(key=lambda entry: entry["time"])
+        for entry in entries[seen:]:
+            print(f"[{entry['task']}] {entry['message']}", flush=True)
+        if ended and len(entries) == seen:
+            return
+        seen = len(entries)
+        ended = client.get(f"jobs/{quoted(options.job)}")["state"] in ENDED
+        time.sleep(FOLLOW_SECONDS)
+
+
 def _logs(options: argparse.Namespace) -> None:
+    if options.follow:
+        _follow(options)
+        return
     form = "json" if options.json else None
     found = _client(options).get(f"logs/{quoted(options.job)}", task=options.task, format=form)
     print(json.dumps(found, indent=2) if options.json else found, end="" if not options.json else "\n")

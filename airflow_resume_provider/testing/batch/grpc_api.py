@@ -17,7 +17,7 @@ import grpc
 from airflow_resume_provider.testing.batch.methods import METHODS, ApiError, Method, call
 from airflow_resume_provider.testing.batch.service import BatchService
 
-_THREADS = 16
+_THREADS = 256  # made when needed; a call that a fault delays holds one
 _MAX_MESSAGE = 64 * 1024 * 1024
 _MASKS = ("x-goog-fieldmask", "x-goog-field-mask")
 

@@ -103,6 +103,19 @@ def test_latency_delays_calls_and_nothing_else(any_client: Client, stack: LocalS
             any_client.get_job(name=name_of("job-1"), timeout=0.1)
 
 
+def test_slow_calls_do_not_hold_each_other_up(stack: LocalStack) -> None:
+    """A hundred calls of half a second each take about half a second together."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    client = Client(stack.batch_endpoint)
+    stack.set_plan(Plan(latency(0.5, "ListJobs")))
+    began = time.monotonic()
+    with ThreadPoolExecutor(100) as threads:
+        list(threads.map(lambda _: client.list_jobs(parent=PARENT), range(100)))
+    assert time.monotonic() - began < 100 * 0.5 / 4, "far from one after the other"
+    client.close()
+
+
 def test_a_stock_out_holds_the_job_in_scheduled_and_says_so(client: Client, stack: LocalStack) -> None:
     """The event is the cloud's; the job runs when there are VMs again."""
     stack.set_plan(Plan(stock_out(provisioning="SPOT")))

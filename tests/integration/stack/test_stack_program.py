@@ -177,6 +177,8 @@ def test_the_command_line_from_up_to_down(tmp_path: Path) -> None:
         client = Client(status["batch"])
         client.submit(job_of(script("echo hello; sleep 60")))
         until(lambda: "hello" in cli(root, "logs", "job-1"), "the log")
+        client.submit(job_of(script("for n in 1 2 3; do echo $n; sleep 0.2; done")), "job-2")
+        assert cli(root, "logs", "job-2", "--follow").splitlines()[-3:] == ["[0] 1", "[0] 2", "[0] 3"]
         assert "RUNNING" in cli(root, "jobs")
         assert "lost zones/us-central1-a/instances/" in cli(root, "preempt", "job-1", "--no-notice")
         client.wait("job-1", "FAILED")
