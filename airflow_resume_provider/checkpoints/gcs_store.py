@@ -12,8 +12,9 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import GCSStore
 
+from airflow_resume_provider.checkpoints.plain_listing import PlainListing
 from airflow_resume_provider.checkpoints.retrying import Patience
-from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable
 from airflow_resume_provider.checkpoints.store_errors import said, translate
 from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound, StoreMisconfigured
 
@@ -49,6 +50,7 @@ class GcsStore:
         self._reader = _client(bucket, options, read_timeout=options.read_seconds, timeout=24 * 3600)
         # While a part goes up nothing is read, so a read timeout would end slow uploads.
         self._writer = _client(bucket, options, timeout=120)
+        self._plain = PlainListing(bucket, options, _emulator(options))
 
     def __repr__(self) -> str:
         return f"GcsStore({self.uri!r})"
@@ -56,15 +58,22 @@ class GcsStore:
     def objects(self, prefix: str) -> list[Listed]:
         """List everything below the directory `prefix`."""
         where = self._key(prefix)
-        pages = self._ask("list", prefix, lambda: list(obstore.list(self._reader, where or None)))
         cut = len(self._prefix) + 1 if self._prefix else 0
+        try:
+            pages = self._ask("list", prefix, lambda: list(obstore.list(self._reader, where or None)))
+        except Unlistable:
+            found = self._ask("list", prefix, lambda: self._plain.objects(where))
+            return [Listed(entry.name[cut:], entry.size) for entry in found]
         return [Listed(meta["path"][cut:], meta["size"]) for page in pages for meta in page]
 
     def directories(self, prefix: str) -> list[str]:
         """List the names of the directories right below `prefix`."""
         where = self._key(prefix)
-        found = self._ask("list", prefix, lambda: obstore.list_with_delimiter(self._reader, where or None))
-        return [path.rpartition("/")[2] for path in found["common_prefixes"]]
+        look = lambda: obstore.list_with_delimiter(self._reader, where or None)  # noqa: E731
+        try:
+            return [path.rpartition("/")[2] for path in self._ask("list", prefix, look)["common_prefixes"]]
+        except Unlistable:
+            return self._ask("list", prefix, lambda: self._plain.directories(where))
 
     def size(self, name: str) -> int:
         """Return an object's size; raises `ObjectNotFound`."""
@@ -79,7 +88,7 @@ class GcsStore:
         key, end = self._key(name), start + length
         _note_use()
         try:
-            if length <= self.options.chunk_bytes:
+            if length <= self.options.small_bytes:
                 yield memoryview(obstore.get_range(self._reader, key, start=start, end=end))
                 return
             result = obstore.get(self._reader, key, options={"range": (start, end)})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -257,22 +258,29 @@ def incomplete(store: Store, prefix: str, manifest: Manifest) -> str:
 
 def _sizes(store: Store, prefix: str, manifest: Manifest) -> Mapping[str, int]:
     cut = len(prefix) + 1 if prefix else 0
+    wanted = [entry.stored for entry in manifest.files]
     try:
-        return {entry.name[cut:]: entry.size for entry in store.objects(prefix)}
+        listed = [(entry.name[cut:], entry.size) for entry in store.objects(prefix)]
     except Unlistable:
         # The files themselves can still be asked for by name.
-        return _asked(store, prefix, manifest)
+        return _asked(store, prefix, wanted)
+    sizes = dict(listed)
+    # A directory placeholder beside a file of the same name is listed under that name, too.
+    twice = [name for name, count in Counter(name for name, _ in listed).items() if count > 1]
+    return {**sizes, **_asked(store, prefix, set(wanted).intersection(twice))}
 
 
-def _asked(store: Store, prefix: str, manifest: Manifest) -> Mapping[str, int]:
+def _asked(store: Store, prefix: str, wanted: Collection[str]) -> Mapping[str, int]:
     def ask(stored: str) -> tuple[str, int] | None:
         try:
             return stored, store.size(_below(prefix, stored))
         except ObjectNotFound:
             return None
 
+    if not wanted:
+        return {}
     with ThreadPoolExecutor(store.options.small_streams) as pool:
-        return dict(filter(None, pool.map(ask, [entry.stored for entry in manifest.files])))
+        return dict(filter(None, pool.map(ask, wanted)))
 
 
 def _below(prefix: str, name: str) -> str:
