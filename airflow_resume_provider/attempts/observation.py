@@ -15,7 +15,7 @@ WAITING_STATES = frozenset({"STATE_UNSPECIFIED", "QUEUED", "SCHEDULED"})
 GONE = "NOT_FOUND"  # not a state of the API: the job is not there
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EventSeen:
     """One status event; `time` is seconds since the epoch, 0 when the API gave none."""
 
@@ -36,7 +36,7 @@ class EventSeen:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskSeen:
     """One task of the job."""
 
@@ -54,7 +54,7 @@ class TaskSeen:
         return cls(name=data["name"], state=data["state"], events=_events(data["events"]))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobSeen:
     """One job as the API showed it; `failed_tasks` counts tasks that failed while others go on."""
 
@@ -65,7 +65,6 @@ class JobSeen:
     updated: float = 0.0
     events: tuple[EventSeen, ...] = ()
     tasks: tuple[TaskSeen, ...] = ()
-    labels: Mapping[str, str] | None = None
     failed_tasks: int = 0
 
     @property

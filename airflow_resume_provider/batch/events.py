@@ -55,7 +55,6 @@ def job_seen(job: Any, tasks: Iterable[Any] = ()) -> JobSeen:
         updated=_seconds(job, "update_time"),
         events=_newest(job.status.status_events),
         tasks=tasks_seen(tasks),
-        labels=dict(job.labels),
         failed_tasks=_failed_tasks(job.status),
     )
 

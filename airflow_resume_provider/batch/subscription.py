@@ -14,6 +14,40 @@ ERROR_BUDGET = 600.0  # looking may fail for so long while the job runs on
 DENIALS = 3  # errors in a row that do not pass by themselves
 
 
+class News:
+    """A flag that one waiter sleeps on; an `asyncio.Event` weighs as much as the rest of a subscription."""
+
+    __slots__ = ("_set", "_waiter")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def is_set(self) -> bool:
+        """Return whether there is news."""
+        return self._set
+
+    def set(self) -> None:
+        """Wake the waiter."""
+        self._set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def clear(self) -> None:
+        """Begin to wait for the next."""
+        self._set = False
+
+    async def wait(self) -> None:
+        """Sleep until there is news."""
+        if self._set:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
 @dataclass(eq=False, slots=True)
 class Subscription:
     """`changed` is set whenever there is news; `given_up` when looking has failed for too long."""
@@ -30,7 +64,7 @@ class Subscription:
     looks: int = 0
     denials: int = 0
     given_up: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: News = field(default_factory=News)
     _signature: tuple[int, ...] = ()
 
     def look(self, job: Any) -> None:

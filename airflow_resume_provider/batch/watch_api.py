@@ -15,7 +15,7 @@ PAGE_SIZE = 1000  # the API may answer with fewer
 CALL_TIMEOUT = 30.0
 # The specs of jobs are what makes a listing heavy; watching needs none of them.
 # https://cloud.google.com/apis/docs/system-parameters
-LIST_MASK = "jobs.name,jobs.uid,jobs.status,jobs.labels,nextPageToken"
+LIST_MASK = "jobs.name,jobs.uid,jobs.status,nextPageToken"
 FIELD_MASK_HEADER = "x-goog-fieldmask"
 
 Page = Sequence[Any]  # the jobs of one page, below the client's wrappers

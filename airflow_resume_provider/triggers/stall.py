@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_resume_provider.attempts.observation import JobSeen
+from airflow_resume_provider.batch.subscription import News
 
 if TYPE_CHECKING:
     from airflow_resume_provider.triggers.train import TrainAttemptTrigger
@@ -29,16 +30,16 @@ class StallWatch:
         self._running_since = 0.0
         self.stalled = False
         self.message = ""
-        self.wake: asyncio.Event | None = None
+        self.wake: News | None = None
 
     @classmethod
-    def of(cls, trigger: TrainAttemptTrigger) -> StallWatch:
-        """Return the trigger's stall watch; without a timeout it never does anything."""
-        return cls(trigger, float((trigger.stall or {}).get("seconds") or 0.0))
+    def of(cls, trigger: TrainAttemptTrigger) -> StallWatch | None:
+        """Return the trigger's stall watch, if the author asked for one."""
+        return cls(trigger, float(trigger.stall["seconds"])) if trigger.stall else None
 
     def saw(self, job: JobSeen | None) -> None:
         """Begin with the job's running."""
-        if not self._seconds or job is None or job.state != "RUNNING" or self._task is not None:
+        if job is None or job.state != "RUNNING" or self._task is not None:
             return
         starts = [e.time for e in job.events if "RUNNING" in e.description]
         self._running_since = max(starts, default=0.0) or time.time()

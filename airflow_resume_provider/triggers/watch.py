@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from airflow_resume_provider.triggers.train import now
 if TYPE_CHECKING:
     from airflow_resume_provider.batch.watch_api import WatchApi
     from airflow_resume_provider.triggers.train import TrainAttemptTrigger
+
+log = logging.getLogger(__name__)
 
 
 async def watch(trigger: TrainAttemptTrigger) -> AttemptEvent:
@@ -38,7 +41,8 @@ async def watch(trigger: TrainAttemptTrigger) -> AttemptEvent:
         return await _until_event(trigger, shared, subscription, stall)
     finally:
         shared.unsubscribe(subscription)
-        await stall.stop()
+        if stall is not None:
+            await stall.stop()
 
 
 async def loaded() -> None:
@@ -70,32 +74,31 @@ async def connect(gcp_conn_id: str, impersonation_chain: Any) -> WatchApi:
 
 
 async def _until_event(
-    trigger: TrainAttemptTrigger, shared: JobWatcher, subscription: Subscription, stall: StallWatch
+    trigger: TrainAttemptTrigger, shared: JobWatcher, subscription: Subscription, stall: StallWatch | None
 ) -> AttemptEvent:
     said = ""
     while True:
         job = subscription.seen
         if job is not None and job.state != said:
-            trigger.log.info("%s is %s", trigger.job_name, job.state)
+            log.info("%s is %s", trigger.job_name, job.state)
             said = job.state
-        stall.saw(job)
+        if stall is not None:
+            stall.saw(job)
         if event := await _event(trigger, shared, subscription, stall):
             return event
         await _news(subscription, trigger.next_due(job), stall)
 
 
 async def _event(
-    trigger: TrainAttemptTrigger, shared: JobWatcher, subscription: Subscription, stall: StallWatch
+    trigger: TrainAttemptTrigger, shared: JobWatcher, subscription: Subscription, stall: StallWatch | None
 ) -> AttemptEvent | None:
     job = subscription.seen
     if job is not None and settled(job):
-        return trigger.event(
-            EventKind.ENDED, f"the job is {job.state}", await _with_tasks(trigger, shared, job)
-        )
+        return trigger.event(EventKind.ENDED, f"the job is {job.state}", await _with_tasks(shared, job))
     if subscription.given_up:
         message = f"the Batch API could not be asked: {subscription.error!r}"[:1000]
         return trigger.event(EventKind.UNREACHABLE, message, job)
-    if stall.stalled:
+    if stall is not None and stall.stalled:
         return trigger.event(EventKind.STALLED, stall.message, job)
     return trigger.due(job, now())
 
@@ -106,7 +109,7 @@ def settled(job: JobSeen) -> bool:
     return job.over or job.state == "DELETION_IN_PROGRESS" or doomed
 
 
-async def _with_tasks(trigger: TrainAttemptTrigger, shared: JobWatcher, job: JobSeen) -> JobSeen:
+async def _with_tasks(shared: JobWatcher, job: JobSeen) -> JobSeen:
     """Add the tasks, whose events carry the exit codes; a job that cannot tell is judged without."""
     from dataclasses import replace
 
@@ -117,15 +120,16 @@ async def _with_tasks(trigger: TrainAttemptTrigger, shared: JobWatcher, job: Job
     try:
         return replace(job, tasks=tasks_seen(await shared.tasks_of(job.name)))
     except Exception as error:
-        trigger.log.info("The tasks of %s could not be read: %r", job.name, error)
+        log.info("The tasks of %s could not be read: %r", job.name, error)
         return job
 
 
-async def _news(subscription: Subscription, due: float | None, stall: StallWatch) -> None:
+async def _news(subscription: Subscription, due: float | None, stall: StallWatch | None) -> None:
     """Sleep until there is news; no timer runs where there is no deadline."""
     limit = None if due is None else max(0.0, due - now())
     subscription.changed.clear()
-    stall.wake = subscription.changed
+    if stall is not None:
+        stall.wake = subscription.changed
     try:
         async with asyncio.timeout(limit):
             await subscription.changed.wait()
