@@ -40,7 +40,7 @@ class Download:
         self._batch = Batch(options.big_streams, "restore")
         self._batch.run(job for entry in big for job in self._pieces(entry))
         # A range of a file of some size keeps a stream busy; tiny files are all waiting.
-        tiny = sum(entry.size for entry in small) <= len(small) * options.chunk_bytes
+        tiny = sum(entry.size for entry in small) <= len(small) * options.small_bytes
         self._batch = Batch(options.small_streams if tiny else options.big_streams, "restore")
         self._batch.run(partial(self._whole, entry) for entry in small)
 

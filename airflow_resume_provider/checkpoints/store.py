@@ -37,6 +37,7 @@ class StoreOptions:
         big_streams, small_streams: requests in flight for large and for small files.
         range_bytes, chunk_bytes, part_bytes: pieces of ranged reads, of streamed
             reads, and of multipart uploads.
+        small_bytes: mean size up to which files count as small, and are read in one go.
         upload_streams, big_files: parts of one large file, and large files, in flight.
         bandwidth: bytes per second that uploads may use; 0 is no limit.
     """
@@ -50,7 +51,9 @@ class StoreOptions:
     big_streams: int = 4
     small_streams: int = 32
     range_bytes: int = 64 * MIB
-    chunk_bytes: int = MIB
+    # What is checked and then written while the processor's cache still holds it.
+    chunk_bytes: int = MIB // 4
+    small_bytes: int = MIB
     part_bytes: int = 8 * MIB
     upload_streams: int = 4
     big_files: int = 2

@@ -36,7 +36,7 @@ class Upload:
         """Send all files and return their entries; raises `UploadFailed` when one changes meanwhile."""
         options = self._store.options
         mean = sum(source.size for source in sources) / max(len(sources), 1)
-        streams = options.small_streams if mean <= options.chunk_bytes else options.big_files
+        streams = options.small_streams if mean <= options.small_bytes else options.big_files
         self._batch = Batch(streams, "commit")
         self._batch.run(partial(self._send, source) for source in sources)
         return tuple(self._entries[source.path] for source in sources)
