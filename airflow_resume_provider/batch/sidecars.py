@@ -49,6 +49,8 @@ def _runtime(container: ContainerSpec) -> Any:
             "image_uri": container.runtime_image,
             "commands": [RUN, *arguments],
             "volumes": [f"{HOST_DIR}:{CONTAINER_DIR}"],
+            # The host's directory belongs to root; the runtime image's own user could not write there.
+            "options": "--user 0",
         }
 
     return ours
