@@ -143,13 +143,17 @@ def test_a_store_worker_that_dies_is_replaced(spot: World) -> None:
     assert steps(spot)[-1] == 100
 
 
+def thread_niceness(pid: int) -> set[int]:
+    """Linux has a niceness per thread."""
+    return {os.getpriority(os.PRIO_PROCESS, int(p.name)) for p in Path(f"/proc/{pid}/task").iterdir()}
+
+
 def test_the_uploader_is_niced_and_not_the_training(spot: World) -> None:
     """What uploads yields to what trains."""
     run = spot.start(1, [*TOY, "--steps", "1000"], environ={"RESUME_NICE": ""})
-    until(run.commits, 120)
+    until(lambda: run.heard("start") is not None)
     child = next(p for p in descendants(run.process.pid)[1:] if p != worker_of(run))
-    threads = [int(path.name) for path in Path(f"/proc/{worker_of(run)}/task").iterdir()]
-    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {15}
+    until(lambda: thread_niceness(worker_of(run)) == {15})
     assert _session_niceness(worker_of(run)) in (15, None)
     assert _session_niceness(child) in (0, None)
     assert os.getpriority(os.PRIO_PROCESS, child) == os.getpriority(os.PRIO_PROCESS, 0)
