@@ -37,5 +37,6 @@ def _kill_if_meant(conductor: Conductor) -> None:
     if ruling(waiting.hold, waiting=RUNNING) is Ruling.LEAVE:
         log.info("%s is left running for the next try to adopt", waiting.job_name)
         return
+    conductor.submitter.killed = True
     cancelled = conductor.hook.cancel(waiting.job_name)
     log.info("%s: %s", waiting.job_name, "cancelled with its task" if cancelled else "was over already")

@@ -63,6 +63,7 @@ class Submitter:
         self.publisher = publisher
         self.carried = carried
         self.waiting: Waiting | None = None
+        self.killed = False  # a person ended the task while this leg was at work
         self.goes_on = False  # whether this leg follows an attempt of the same try
         self.began = time.time()  # of the try; a later leg takes it from its event
 
@@ -101,6 +102,9 @@ class Submitter:
             created, adopted = self.training.hook.submit(job, parent, job_id)
         except Exception as error:
             raise _not_submitted(error, intent.job_name) from error
+        if self.killed:
+            # The kill came between the intent and the job, when there was nothing to cancel yet.
+            self.training.hook.cancel(intent.job_name)
         verb = "Adopted" if adopted else "Submitted"
         log.info("%s %s as attempt %d on %s: %s", verb, created.name, attempt, placement, choice.why)
         return waiting

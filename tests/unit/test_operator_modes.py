@@ -10,8 +10,10 @@ from airflow_resume_provider.attempts.event import EventKind
 from airflow_resume_provider.checkpoints import IntentRecord, Lineage
 from airflow_resume_provider.errors import AttemptFailed, InvalidInput, NoProgressError
 from airflow_resume_provider.links.train import CheckpointLink, JobLink, LogsLink
+from airflow_resume_provider.operators import killing
 from airflow_resume_provider.operators.conductor import Finished
 from airflow_resume_provider.operators.failures import PreemptedRetry, TrainingFailed
+from airflow_resume_provider.triggers.fence import Ruling
 from airflow_resume_provider.triggers.versions import missing
 from tests.unit.operator_world import World
 
@@ -158,6 +160,33 @@ def test_a_stray_job_is_found_and_cancelled_by_the_next_try(tmp_path):
     assert (second.attempt, second.job_name) == (2, zombies.job_name)
     assert world.batch.cancelled == [first.job_name]
     assert world.batch.alive == [second.job_name]
+
+
+def test_a_kill_between_intent_and_job_leaves_no_job(tmp_path, monkeypatch):
+    """SIGTERM while the job is being created: there was nothing to cancel yet, so it is cancelled after."""
+    world = World(tmp_path)
+    conductor = world.conductor()
+    submit = world.batch.submit
+    monkeypatch.setattr(killing, "ruling", lambda hold, waiting: Ruling.CANCEL)
+
+    def interrupted(*arguments):
+        killing.kill(conductor)
+        return submit(*arguments)
+
+    monkeypatch.setattr(world.batch, "submit", interrupted)
+    conductor.begin()
+    assert len(world.batch.created) == 1
+    assert world.batch.alive == []
+
+
+def test_a_workers_shutdown_leaves_the_job(tmp_path, monkeypatch):
+    """SIGTERM of a task that is still meant to run: the job is left for the next try to adopt."""
+    world = World(tmp_path)
+    conductor = world.conductor()
+    step = conductor.begin()
+    monkeypatch.setattr(killing, "ruling", lambda hold, waiting: Ruling.LEAVE)
+    killing.kill(conductor)
+    assert world.batch.alive == [step.job_name]
 
 
 def test_attempts_that_never_commit_end(tmp_path):
