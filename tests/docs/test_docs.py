@@ -180,6 +180,23 @@ def lineage(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(400)
+def test_the_example_of_a_dag_test_passes() -> None:
+    """The page about tests shows one that passes. Airflow reads its settings once, so in its own process."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "RESUME"))}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/docs/example_of_a_dag_test.py",
+    ]
+    done = subprocess.run(command, cwd=CHECKOUT, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_commands_of_the_page_run(page: Path, tmp_path: Path, lineage: dict[str, str]) -> None:
     """One after the other, in one shell, as a reader would in a checkout."""
