@@ -24,6 +24,8 @@ OWN = ".resume"
 # The name of a local object that is still being written starts so.
 STAGED = ".resume-staged-"
 
+# What begins so at the top of a mount point is no part of a checkpoint: there is no room beside it.
+IN_MOUNT = (".resume.", ".resume-", "lost+found")
 MOST_ATTEMPTS = 999_999_999
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

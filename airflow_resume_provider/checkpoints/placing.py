@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_resume_provider.checkpoints.merging import merge, short, size_of
+from airflow_resume_provider.checkpoints.names import IN_MOUNT
 from airflow_resume_provider.errors import InvalidInput
 
 log = logging.getLogger("airflow_resume_provider.checkpoints")
@@ -49,7 +50,7 @@ class Place:
         self._stem = f".{name}." if not self._inside else ".resume."
         self.ready_mark = self._around / f"{self._stem}ready.json"
         self._asides = f"{name}.replaced-" if not self._inside else ".resume-replaced-"
-        self._own = (self._stem, self._asides, "lost+found") if self._inside else ()
+        self._own = IN_MOUNT if self._inside else ()
         if os.path.lexists(self.directory) and not self.directory.is_dir():
             raise InvalidInput(
                 f"{directory} is not a directory.",

@@ -54,7 +54,7 @@ def scan(directory: str | os.PathLike[str], only: Iterable[str | os.PathLike[str
         raise InvalidInput(f"{top} is not a directory.", parameter="directory", value=str(top))
     files: dict[str, Source] = {}
     empty: list[str] = []
-    for start in [top] if only is None else [_inside(top, name) for name in only]:
+    for start in _whole(top) if only is None else [_inside(top, name) for name in only]:
         for path in _walk(start, ()):
             relative = path.relative_to(top).as_posix()
             if path.is_dir():
@@ -62,6 +62,13 @@ def scan(directory: str | os.PathLike[str], only: Iterable[str | os.PathLike[str
             else:
                 files[relative] = _source(relative, path)
     return Tree(tuple(files[name] for name in sorted(files)), tuple(sorted(set(empty) - {"."})))
+
+
+def _whole(top: Path) -> list[Path]:
+    """Return where to start for everything in `top`, without what a restore has left beside its files."""
+    if not os.path.ismount(top):
+        return [top]
+    return [path for path in sorted(top.iterdir()) if not path.name.startswith(names.IN_MOUNT)]
 
 
 def _inside(top: Path, name: str | os.PathLike[str]) -> Path:

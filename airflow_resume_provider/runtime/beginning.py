@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_resume_provider.checkpoints.names import IN_MOUNT
 from airflow_resume_provider.runtime import env
 from airflow_resume_provider.runtime.commits import Commits
 from airflow_resume_provider.runtime.formats import Format, Found
@@ -69,15 +71,19 @@ def _put_aside(directory: Path, attempt: int) -> None:
     """Give a fresh start a fresh directory: what an earlier attempt left here was never committed."""
     if not directory.is_dir() or not any(directory.iterdir()):
         return
-    aside = directory.with_name(f"{directory.name}.uncommitted")
-    log.warning("what attempt %d left in %s was never committed; moved to %s", attempt, directory, aside)
+    mounted = os.path.ismount(directory)
+    aside = (
+        directory / ".resume-uncommitted" if mounted else directory.with_name(f"{directory.name}.uncommitted")
+    )
     shutil.rmtree(aside, ignore_errors=True)
-    try:
+    if mounted:  # it cannot be renamed
+        moved = [path for path in directory.iterdir() if not path.name.startswith(IN_MOUNT)]
+        aside.mkdir()
+        for path in moved:
+            path.rename(aside / path.name)
+    else:
         directory.rename(aside)
-    except OSError:  # a mount point cannot be renamed
-        for path in directory.iterdir():
-            if not path.name.startswith(".resume"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    log.warning("what attempt %d left in %s was never committed; moved to %s", attempt, directory, aside)
 
 
 def _restored_from(answer: Mapping[str, Any], lazy: bool) -> Restored:

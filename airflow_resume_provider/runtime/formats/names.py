@@ -10,7 +10,7 @@ from pathlib import Path
 
 _TEMPORARY = re.compile(
     r"(^|[._-])(tmp|temp|temporary|part|partial|incomplete|inprogress|in-progress|writing)([._-]|\d*$)|"
-    r"orbax-checkpoint-tmp|\.sw[a-p]$|~$|\.lock$|^\.nfs|^\.resume(\.|$)",
+    r"orbax-checkpoint-tmp|\.sw[a-p]$|~$|\.lock$|^\.nfs|^\.resume([.-]|$)",
     re.IGNORECASE,
 )
 _STEP_WORDS = (

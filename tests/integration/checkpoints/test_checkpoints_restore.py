@@ -265,6 +265,8 @@ def test_mount_point_is_filled_inside(raw: Raw, tmp_path: Path) -> None:
         before = (disk / "a/b").stat()
         lineage.restore(2, disk)
         assert (disk / "a/b").stat() == before
+        again = lineage.commit(disk, attempt=2, step=1)
+        assert [entry.path for entry in Checkpoint.from_uri(again.uri).manifest.files] == ["a/b"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
