@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EMULATOR_HOST = "BATCH_EMULATOR_HOST"  # host:port of a Batch emulator, with or without http://
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS = 4
-_PROBE_SECONDS = 2.0
+_PROBE_SECONDS = 5.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -55,22 +55,31 @@ def _parsed(text: str, *, insecure: bool) -> Endpoint:
     return Endpoint(text.split("://", 1)[-1].rstrip("/"), insecure)
 
 
+class SilentServer(Exception):
+    """A server took the connection and said nothing."""
+
+
 @lru_cache(maxsize=64)
 def speaks_grpc(address: str) -> bool:
-    """Ask a plain-text server whether it answers HTTP/2; one that does not speaks REST only."""
+    """Ask a plain-text server whether it answers HTTP/2; one that does not speaks REST only.
+
+    An answer holds for the process. Silence raises, and so is asked about again.
+    """
     parts = urlsplit(f"//{address}")
     with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=_PROBE_SECONDS) as probe:
         probe.sendall(_PREFACE)
         try:
             head = probe.recv(9)
-        except TimeoutError:
-            return False
+        except TimeoutError as error:
+            raise SilentServer(address) from error
     return len(head) >= 4 and head[3] == _SETTINGS
 
 
 def _grpc(address: str) -> bool:
     try:
         return speaks_grpc(address)
+    except SilentServer:
+        return False  # HTTP/2 servers greet at once, an HTTP/1.1 one may wait for more
     except OSError:
         return True  # nobody there yet: the client's own error is the clearer one
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from datetime import UTC, datetime
 from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
+from airflow_resume_provider.batch import clients
 from airflow_resume_provider.batch.clients import Endpoint, endpoint
 from airflow_resume_provider.get_provider_info import get_provider_info
 from airflow_resume_provider.hooks.credentials import ConnectionCredentials
@@ -82,6 +85,48 @@ def test_the_connections_token_is_handed_to_the_store():
 def test_endpoints_with_and_without_scheme(extra, environ, found):
     """The variable wins over the connection; plain text is spoken to emulators only."""
     assert endpoint(extra, environ) == found
+
+
+@pytest.mark.parametrize(
+    ("greeting", "grpc"),
+    [
+        (b"\x00\x00\x00\x04\x00\x00\x00\x00\x00", True),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False),
+        (b"", False),
+        (None, False),
+    ],
+    ids=["http2", "http1", "hangs up", "silent"],
+)
+def test_what_an_emulator_speaks_is_found_out(monkeypatch, greeting, grpc):
+    """SETTINGS means gRPC, anything else REST; silence is not remembered."""
+    monkeypatch.setattr(clients, "_PROBE_SECONDS", 0.3)
+    clients.speaks_grpc.cache_clear()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = threading.Event()
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                if greeting:
+                    connection.sendall(greeting)
+                elif greeting is None:
+                    done.wait(5)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert clients._grpc(address) is grpc
+        done.set()
+        thread.join()
+    assert clients.speaks_grpc.cache_info().currsize == (0 if greeting is None else 1)
+
+
+def test_nobody_there_is_left_to_the_client():
+    """Without a server the client's own error is the clearer one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    assert clients._grpc(address) is True
 
 
 def test_all_that_the_provider_names_exists():
