@@ -66,7 +66,9 @@ _CONTAINER_CODES = {
     ExitCode.UPLOAD_FAILED: _Meaning(Kind.INFRASTRUCTURE, "a checkpoint could not be uploaded"),
     ExitCode.SUPERSEDED: _Meaning(Kind.SUPERSEDED, "a newer attempt exists, this one stopped for it"),
     ExitCode.NO_SPACE: _Meaning(Kind.USER_ERROR, "the disk is full; ask for a larger boot disk", True),
-    ExitCode.CHECKPOINT_BROKEN: _Meaning(Kind.USER_ERROR, "the named checkpoint is broken", True),
+    ExitCode.CHECKPOINT_BROKEN: _Meaning(
+        Kind.USER_ERROR, "the named checkpoint, or the lineage's training.json, is broken", True
+    ),
     ExitCode.PERMISSION_DENIED: _Meaning(
         Kind.USER_ERROR, "the job's service account may not use the store of checkpoints", True
     ),

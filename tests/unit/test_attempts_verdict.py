@@ -61,6 +61,7 @@ def failed(*tasks, events=(), state="FAILED", failed_tasks=0):
         (88, Kind.USER_ERROR, True),
         (89, Kind.INFRASTRUCTURE, False),
         (90, Kind.USER_ERROR, True),
+        (94, Kind.USER_ERROR, True),
         (91, Kind.USER_ERROR, True),
         (92, Kind.USER_ERROR, False),
         (93, Kind.USER_ERROR, True),
