@@ -99,7 +99,8 @@ class Committer:
     ) -> Reference:
         """Commit `tree` and return its reference; the same contents at the same step are one commit."""
         check_superseded(self._store, what.attempt)
-        same = self._same_as_newest(tree, what)
+        newest = self._newest(what.attempt)
+        same = self._same(newest, tree, what)
         if same:
             return same
         try:
@@ -107,7 +108,10 @@ class Committer:
         except Busy as busy:
             return self._await(busy, tree, what)
         try:
-            return self._write(claim, tree, what, progress, should_stop, others)
+            # Somebody may have committed the same between the look and the claim.
+            later = self._newest(what.attempt)
+            same = self._same(later, tree, what) if later != newest else None
+            return same or self._write(claim, tree, what, progress, should_stop, others)
         finally:
             release(self._store, claim)
 
@@ -190,12 +194,13 @@ class Committer:
                 self._floors[attempt] = max([-1, *marked, *pool.map(highest, others)]) + 1
         return self._floors[attempt]
 
-    def _same_as_newest(self, tree: Tree, what: Commit) -> Reference | None:
-        newest = max(LineageView(self._store).checkpoints(what.attempt), default=None)
-        return self._same(newest[1], tree, what) if newest else None
+    def _newest(self, attempt: int) -> str:
+        return max(LineageView(self._store).checkpoints(attempt), default=(-1, ""))[1]
 
     def _same(self, uri: str, tree: Tree, what: Commit) -> Reference | None:
         """Return the reference of the checkpoint at `uri` if committing would only repeat it."""
+        if not uri:
+            return None
         prefix = uri.removeprefix(f"{self._store.uri}/")
         try:
             manifest = read_manifest(self._store, prefix, uri)
