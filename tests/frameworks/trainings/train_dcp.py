@@ -1,6 +1,5 @@
 """Two processes with a sharded model, started by torchrun; torch.distributed.checkpoint."""
 
-import os
 import time
 
 import torch
@@ -42,7 +41,7 @@ while step < 40:
         weights, moments = get_state_dict(model, optimizer)
         dcp.save(
             {"model": weights, "optimizer": moments, "step": step},
-            checkpoint_id=os.path.join(DIRECTORY, f"step-{step}"),
+            checkpoint_id=f"{DIRECTORY}/step-{step}",
         )
 whole = [parameter.full_tensor().detach().numpy() for parameter in model.parameters()]
 if rank == 0:

@@ -49,7 +49,7 @@ model = keras.Sequential(
     ]
 )
 model.compile(keras.optimizers.Adam(1e-2), "mse")
-backup = keras.callbacks.BackupAndRestore(os.path.join(DIRECTORY, "backup"), delete_checkpoint=False)
+backup = keras.callbacks.BackupAndRestore(f"{DIRECTORY}/backup", delete_checkpoint=False)
 say(start=True)
 model.fit(batches, epochs=12, verbose=0, shuffle=False, callbacks=[Tell(), backup])
 say(digest=digest(model.get_weights()), step=12)
