@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+# A busy machine must not look like a dead worker; a dead one is still found in time.
+PATIENT = {"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "45"}
 PLAN = Plan(
     preempt(job={"airflow_dag": "four_preemptions"}, after_commits=1, grace_seconds=1, times=4),
     preempt(job={"airflow_dag": "mapped", "airflow_map_index": "1"}, after_commits=1, grace_seconds=1),
@@ -102,7 +104,7 @@ def world(tmp_path_factory):
             "E2E_SCRATCH": str(scratch),
             "PYTHONPATH": str(HERE.parent.parent),
         }
-        with LocalAirflow(HERE / "operator_dags", env=env) as airflow:
+        with LocalAirflow(HERE / "operator_dags", env=env, settings=PATIENT) as airflow:
             airflow.client.wait_for_dag("plain")
             assert not airflow.client.import_errors()
             yield airflow, stack

@@ -47,13 +47,15 @@ class Dying(ResumableTrainOperator):
         time.sleep(1)
 
 
+# What is preempted after its first commit must not have finished by then, however busy the machine is.
+SLOW = ["--step-seconds", "0.3"]
 SETTINGS: dict[str, Any] = {
     "project_id": "local-project",
     "region": "us-central1",
     "image": "trainer:latest",
     "checkpoint_root": "gs://resume/e2e",
     "poll_interval": 1,
-    "trigger_min_seconds": 3,
+    "trigger_min_seconds": 5,
     "not_found_grace": 5,
     "retries": 1,
     "retry_delay": timedelta(seconds=1),
@@ -101,7 +103,7 @@ with case("failed_running"):
 with case("retried_by_hand"):
     train(arguments=failing("retried_by_hand", 1), retries=0)
 with case("four_preemptions"):
-    train()
+    train(arguments=SLOW)
 with case("two_errors"):
     train(arguments=failing("two_errors", 2))
 with case("one_error"):
@@ -114,14 +116,14 @@ with case("stocked_out"):
         ]
     )
 with case("mapped"):
-    train(partial=True).expand(env=[{"LR": "1"}, {"LR": "2"}, {"LR": "3"}])
+    train(partial=True, arguments=SLOW).expand(env=[{"LR": "1"}, {"LR": "2"}, {"LR": "3"}])
 with case("retried_preemption"):
-    train(on_preemption="retry", retries=3, retry_delay=timedelta(minutes=10))
+    train(arguments=SLOW, on_preemption="retry", retries=3, retry_delay=timedelta(minutes=10))
 with case("decorated"):
 
     @task.resumable_train(**SETTINGS, command=["python", TRAINER])
     def chosen(steps: int) -> dict[str, Any]:
         """The training's options, chosen when the task runs."""
-        return {"steps": steps, "step_seconds": 0.1}
+        return {"steps": steps, "step_seconds": 0.3}
 
     chosen.override(task_id="train")(30)
