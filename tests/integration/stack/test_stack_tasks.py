@@ -61,7 +61,7 @@ def test_nothing_of_the_servers_environment_leaks_in(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "leak")
     client.run(job_of(script("env")))
     names = {line.partition("=")[0] for line in lines(stack)}
-    own = "HOME LANG PATH PWD SHLVL STORAGE_EMULATOR_HOST TMPDIR USER _ OLDPWD RESUME_LOCAL_VM"
+    own = "HOME LANG PATH PWD SHLVL STORAGE_EMULATOR_HOST TMPDIR USER _ OLDPWD RESUME_LOCAL_VM RESUME_NICE"
     assert {name for name in names if not name.startswith(("BATCH_", "GCE_"))} <= set(own.split())
 
 
