@@ -49,6 +49,6 @@ def http(gcs: Running) -> Iterator[Callable[..., requests.Response]]:
 
         def send(method: str, path: str, **options: Any) -> requests.Response:
             address = path if path.startswith("http") else gcs.endpoint + path
-            return session.request(method, address, timeout=30, **options)
+            return session.request(method, address, timeout=120, **options)
 
         yield send

@@ -30,7 +30,7 @@ class Running:
 
     def run(self, coroutine: Any) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return future.result(timeout=30)
+        return future.result(timeout=120)
 
     def close(self) -> None:
         self.run(self.server.stop())

@@ -260,7 +260,7 @@ def test_a_reader_keeps_its_bytes_when_the_object_is_replaced(gcs, bucket):
 
     data = os.urandom(32 << 20)
     bucket.blob("x").upload_from_string(data)
-    with requests.get(f"{gcs.endpoint}/{bucket.name}/x", stream=True, timeout=30) as response:
+    with requests.get(f"{gcs.endpoint}/{bucket.name}/x", stream=True, timeout=120) as response:
         first = response.raw.read(10)
         bucket.blob("x").upload_from_string("new")
         bucket.blob("x").delete()

@@ -27,7 +27,7 @@ def faulty(tmp_path):
 
 
 def get(server, **options) -> requests.Response:
-    return requests.get(f"{server.endpoint}/bkt/x", timeout=options.pop("timeout", 20), **options)
+    return requests.get(f"{server.endpoint}/bkt/x", timeout=options.pop("timeout", 60), **options)
 
 
 def test_a_status_is_answered_as_often_as_asked(faulty):
@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_faults(tmp_path):
         plan.add(Fault(status=500), probability=0.5)
         with running(root, hooks=Hooks(before_request=plan)) as server:
             server.server.create_bucket("bkt")
-            return [requests.get(f"{server.endpoint}/bkt", timeout=9).status_code for _ in range(30)]
+            return [requests.get(f"{server.endpoint}/bkt", timeout=60).status_code for _ in range(30)]
 
     first = run(tmp_path / "a", 1)
     assert first == run(tmp_path / "b", 1)
