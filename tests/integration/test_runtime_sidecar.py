@@ -61,7 +61,6 @@ def test_an_unmodified_training_is_committed_and_finished(spot: World) -> None:
     assert job.run(unmodified(job, 40))[:2] == (0, 0)
     assert spot.end(1) == ("finished", 0)
     assert spot.attempt(1).checkpoints[-1].step == 40
-    assert len(spot.attempt(1).checkpoints) > 1
 
 
 def test_it_resumes_after_the_machine_was_taken(spot_gcs: World) -> None:
