@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--port", type=int, default=0, help="port of Airflow's pages; 0 takes a free one")
     parser.add_argument("--steps", type=int, default=600, help="optimizer steps of the training")
     parser.add_argument("--step-seconds", type=float, default=0.1, help="pace of the training")
-    parser.add_argument("--timeout", type=float, default=270, help="seconds until it gives up")
+    parser.add_argument("--timeout", type=float, default=480, help="seconds until it gives up")
     parser.add_argument("--hold", action="store_true", help="keep Airflow open at the end, until Ctrl-C")
     return Options(**vars(parser.parse_args(arguments)))
 
