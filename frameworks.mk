@@ -1,5 +1,5 @@
 # The frameworks that trainings are written with, in an environment without Airflow.
-# By pip and not by uv, since only pip finds a CPU build of PyTorch that lies on this machine.
+# By pip and not by uv: pip also takes wheels from the local directories that it is configured with, such as a CPU build of PyTorch.
 FRAMEWORKS := .venv-frameworks
 
 .PHONY: frameworks
