@@ -166,7 +166,7 @@ def test_another_user_may_write(spot: World) -> None:
             parent.chmod(0o755)
     job = Job(spot, 1)
     assert job.ours("restore", "--for-training").wait() == 0
-    script = f"cd {job.directory} && mkdir c-1.tmp && echo x > c-1.tmp/w && mv c-1.tmp c-1"
+    script = f"cd {job.directory} && mkdir c-1.tmp && echo x > c-1.tmp/model.bin && mv c-1.tmp c-1"
     subprocess.run(["sh", "-c", script], user=65534, check=True)
     assert job.ours("finish", "--succeeded").wait() == 0
     assert job.ours("finish").wait() == 0
