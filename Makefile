@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# What failed while others took the processor from it is run once more, alone and
+# visibly; it has to pass then. Without a recorded failure nothing is run, which fails.
+ALONE  := { echo "Once more, alone, what has failed:"; $(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
 .PHONY: install demo check lint types test e2e bench clean
 
@@ -33,10 +36,10 @@ types: install
 
 # Side by side; then, alone on the machine, what starts a real Airflow.
 test: install
-	$(BIN)/pytest tests/unit tests/integration tests/docs -n 2 --dist loadfile
+	$(BIN)/pytest tests/unit tests/integration tests/docs -n 2 --dist loadfile || $(ALONE)
 
 e2e: install
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest tests/e2e || $(ALONE)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

@@ -295,5 +295,6 @@ for _ in range(2):
     client.submit(job_of(script(text)))
     ready(stack)
     stack.lose("job-1", "maintenance", grace=2)
-    assert client.wait("job-1").status.state == State.SUCCEEDED
+    state = client.wait("job-1").status.state
     assert lines(stack) == ["NONE", "ready", "TERMINATE_ON_HOST_MAINTENANCE", "NONE"]
+    assert state == State.SUCCEEDED, stack.logs("job-1")
