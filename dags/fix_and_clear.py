@@ -31,6 +31,7 @@ def fix_and_clear() -> None:
             *("--fail-after", "{{ var.value.get('resume_broken_after', '0') }}"),
         ],
         checkpoint_root="{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
+        service_account="{{ var.value.get('resume_service_account', '') }}",
         poll_interval=POLL_SECONDS,
         on_clear="resume",
         retries=0,

@@ -27,6 +27,7 @@ def spot_then_on_demand() -> None:
         image="{{ var.value.get('resume_image', 'trainer:latest') }}",
         command=["python", "/opt/trainer/train.py", *ARGUMENTS],
         checkpoint_root="{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
+        service_account="{{ var.value.get('resume_service_account', '') }}",
         placements=[
             {"provisioning_model": "SPOT", "zones": ["us-central1-a"], "queue_timeout": QUEUE_SECONDS},
             {"provisioning_model": "SPOT", "region": "us-east1", "queue_timeout": QUEUE_SECONDS},

@@ -27,6 +27,7 @@ def sweep() -> None:
         region="{{ var.value.get('resume_region', 'us-central1') }}",
         image="{{ var.value.get('resume_image', 'trainer:latest') }}",
         checkpoint_root="{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
+        service_account="{{ var.value.get('resume_service_account', '') }}",
         poll_interval=POLL_SECONDS,
         # Quota is shared: at most so many machines at a time.
         max_active_tis_per_dagrun=2,

@@ -1,8 +1,9 @@
 """Train on Spot machines with an image of your own: a preemption costs minutes, never the training.
 
 Set the Airflow Variables (or `AIRFLOW_VAR_…` environment variables)
-``resume_project``, ``resume_region``, ``resume_root`` and ``resume_image`` to
-run it on Google Cloud; the defaults are those of the local stack.
+``resume_project``, ``resume_region``, ``resume_root``, ``resume_image`` and
+``resume_service_account`` to run it on Google Cloud; the defaults are those of
+the local stack.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def train_digits() -> None:
         image="{{ var.value.get('resume_image', 'trainer:latest') }}",
         command=["python", "/opt/trainer/train.py", *ARGUMENTS],
         checkpoint_root="{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
+        service_account="{{ var.value.get('resume_service_account', '') }}",
         machine_type="e2-standard-4",
         provisioning_model="SPOT",
         poll_interval=POLL_SECONDS,

@@ -28,6 +28,7 @@ def train_unmodified_image() -> None:
         runtime_image="{{ var.value.get('resume_runtime_image', 'resume-runtime:latest') }}",
         command=["python", "/opt/trainer/train.py", *ARGUMENTS],
         checkpoint_root="{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
+        service_account="{{ var.value.get('resume_service_account', '') }}",
         poll_interval=POLL_SECONDS,
     )
 

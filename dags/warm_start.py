@@ -26,6 +26,7 @@ def warm_start() -> None:
         "region": "{{ var.value.get('resume_region', 'us-central1') }}",
         "image": "{{ var.value.get('resume_image', 'trainer:latest') }}",
         "checkpoint_root": "{{ var.value.get('resume_root', 'gs://resume/checkpoints') }}",
+        "service_account": "{{ var.value.get('resume_service_account', '') }}",
         "poll_interval": POLL_SECONDS,
     }
     pretrain = ResumableTrainOperator(task_id="pretrain", command=[*TRAIN, "--steps", "200"], **common)

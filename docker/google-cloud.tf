@@ -1,4 +1,4 @@
-# What the Google Cloud side needs: one bucket, one service account for the jobs, one for Airflow.
+# What the Google Cloud side needs: a bucket, a repository of images, an account for the trainings, roles for Airflow.
 #
 #   terraform -chdir=docker init && terraform -chdir=docker apply -var project=… -var region=… -var airflow=…
 
@@ -16,7 +16,12 @@ provider "google" {
 }
 
 resource "google_project_service" "needed" {
-  for_each           = toset(["batch.googleapis.com", "compute.googleapis.com", "logging.googleapis.com"])
+  for_each = toset([
+    "artifactregistry.googleapis.com",
+    "batch.googleapis.com",
+    "compute.googleapis.com",
+    "logging.googleapis.com",
+  ])
   service            = each.key
   disable_on_destroy = false
 }
@@ -31,6 +36,13 @@ resource "google_storage_bucket" "checkpoints" {
     action { type = "AbortIncompleteMultipartUpload" }
     condition { age = 7 }
   }
+}
+
+resource "google_artifact_registry_repository" "images" {
+  repository_id = "images"
+  location      = var.region
+  format        = "DOCKER"
+  depends_on    = [google_project_service.needed]
 }
 
 # The trainings: read and write checkpoints, report to Batch, write logs, pull images.
@@ -72,4 +84,5 @@ resource "google_storage_bucket_iam_member" "airflow" {
 }
 
 output "checkpoint_root" { value = "gs://${google_storage_bucket.checkpoints.name}/checkpoints" }
+output "images" { value = "${var.region}-docker.pkg.dev/${var.project}/${google_artifact_registry_repository.images.repository_id}" }
 output "service_account" { value = google_service_account.training.email }

@@ -15,23 +15,29 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), CHECKOUT / "README.md", CHECKOUT / "docker" / "astro" / "README.md"])
+OTHERS = ("README.md", "CHANGELOG.md", "docker/astro/README.md", "docker/astro/gcloud/README.md")
+PAGES = sorted([*DOCS.rglob("*.md"), *(CHECKOUT / page for page in OTHERS)])
 BIN = Path(sys.executable).parent
 
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<mark>[^>]*) -->\n)?^```(?P<kind>console|bash|sh|python)\n(?P<code>.*?)^```", re.M | re.S
+    r"(?:^<!-- (?P<mark>[^>]*) -->\n)?^```(?P<kind>console|bash|sh|python)\n(?P<code>.*?)^```$", re.M | re.S
 )
-NOT_RUN = ("needs Google Cloud", "needs containers", "set-up")
-# Pages whose commands other tests run: page → the first words of a block → the test.
+SHELL = ("console", "bash", "sh")
+# Fences that are no commands and no Python; a new language has to be put somewhere here, on purpose.
+SHOWN = ("dockerfile", "hcl", "json", "toml", "yaml", "")
+FENCE = re.compile(r"^(?P<indent>[ \t]*)```(?P<language>[\w-]*)(?P<rest>.*)$", re.M)
+# What a mark before a block may begin with. What is not run here names, after a colon, the test that
+# does, unless nobody can without a project on Google Cloud.
+RUN = ("fails", "shown")
+NOT_RUN = ("needs Google Cloud", "needs containers", "tested", "set-up")
+# Run by other tests: page → first words of a block → the test, and what it must speak of.
 ELSEWHERE = {
     "README.md": {
-        "make demo": "tests/e2e/test_demo.py",
-        "resume-local up": "tests/integration/stack/test_stack_program.py",
+        "make demo": ("tests/e2e/test_demo.py", ["testing.demo"]),
+        "pip install": ("tests/install/test_install.py", ["[airflow,local]", '"pip", "install"']),
     },
-    "docs/local-stack.md": {"$ pip install": "tests/integration/stack/test_stack_program.py"},
-    "docker/astro/README.md": {
-        "mkdir my-trainings": "tests/integration/test_docker_files.py",
-        "docker compose exec": "tests/integration/test_docker_files.py",
+    "docs/local-stack.md": {
+        "$ pip install": ("tests/integration/stack/test_stack_program.py", ["BATCH_EMULATOR_HOST"])
     },
 }
 
@@ -47,12 +53,12 @@ def name(page: Path) -> str:
 def is_run_here(page: Path, block: re.Match[str]) -> bool:
     mark = block["mark"] or ""
     elsewhere = ELSEWHERE.get(name(page), {})
+    if "--8<--" in block["code"]:  # a file that is shown; it has tests of its own
+        return False
     return not mark.startswith(NOT_RUN) and not any(block["code"].startswith(words) for words in elsewhere)
 
 
-RUNNABLE = [
-    page for page in PAGES if any(is_run_here(page, b) for b in blocks(page, "console", "bash", "sh"))
-]
+RUNNABLE = [page for page in PAGES if any(is_run_here(page, b) for b in blocks(page, *SHELL))]
 
 
 @pytest.fixture(scope="session")
@@ -80,10 +86,10 @@ def test_the_pages_fetch_nothing(site: Path) -> None:
 def test_every_example_dag_is_a_how_to_page() -> None:
     """And is shown as it is, not as a copy."""
     shown = "".join(page.read_text() for page in (DOCS / "howto").glob("*.md"))
-    missing = [
-        dag.name for dag in (CHECKOUT / "dags").glob("*.py") if f'--8<-- "dags/{dag.name}"' not in shown
-    ]
-    assert missing == []
+    files = [path for path in (CHECKOUT / "dags").rglob("*.*") if path.suffix in (".py", ".sh")]
+    names = [path.relative_to(CHECKOUT).as_posix() for path in files]
+    assert len(names) >= 10
+    assert [name for name in names if f'--8<-- "{name}"' not in shown] == []
 
 
 def test_every_exit_code_has_a_row() -> None:
@@ -144,19 +150,50 @@ def check_call(call: ast.Call) -> None:
     assert {keyword.arg for keyword in call.keywords} - known == set()
 
 
-def test_every_command_is_run_or_says_why_not() -> None:
-    """By this module, by a test that is named here, or it needs what is not here."""
-    for page, tests in ELSEWHERE.items():
-        text = (CHECKOUT / page).read_text()
-        for words, test in tests.items():
-            assert f"\n{words}" in text, (page, words)
-            assert (CHECKOUT / test).is_file(), test
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_block_is_written_so_that_nothing_looks_at_it(page: Path) -> None:
+    """Every fence is at the margin, of a known language, and found by the pattern that runs blocks."""
+    fences = list(FENCE.finditer(page.read_text()))
+    opening, closing = fences[::2], fences[1::2]
+    assert len(opening) == len(closing)
+    assert [fence[0] for fence in closing if fence["language"] or fence["rest"].strip()] == []
+    assert [fence[0] for fence in opening if fence["indent"] or fence["rest"].strip()] == []
+    kinds = [fence["language"] for fence in opening]
+    assert set(kinds) <= {*SHELL, "python", *SHOWN}
+    assert len([kind for kind in kinds if kind not in SHOWN]) == len(blocks(page, *SHELL, "python"))
+    # Commands in a block without a language would be commands that nobody runs.
+    assert not re.search(r"^```\n(?:\$ |pip |make |docker |airflow |python )", page.read_text(), re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_is_run_or_says_why_not(page: Path) -> None:
+    """By this module, by a test that is named, or it needs Google Cloud, and is about it."""
+    for block in blocks(page, *SHELL):
+        mark = block["mark"] or ""
+        assert not mark or mark.startswith((*RUN, *NOT_RUN)), mark
+        if mark.startswith("needs Google Cloud"):
+            assert re.search(r"gcloud|terraform|docker push|variables set", block["code"])
+        elif mark.startswith(NOT_RUN):
+            what, _, test = mark.partition(": ")
+            assert what != "set-up" or block["code"].startswith("make install")
+            assert what == "set-up" or (CHECKOUT / test).is_file() or is_a_target(test), mark
+    for words, (test, spoken) in ELSEWHERE.get(name(page), {}).items():
+        assert [b for b in blocks(page, *SHELL) if b["code"].startswith(words)], words
+        text = (CHECKOUT / test).read_text()
+        assert [word for word in spoken if word not in text] == []
+
+
+def is_a_target(command: str) -> bool:
+    """Whether it is `make TARGET` with a target that there is."""
+    make, _, target = command.partition(" ")
+    texts = [path.read_text() for path in (CHECKOUT / "Makefile", *CHECKOUT.glob("*.mk"))]
+    return make == "make" and any(re.search(rf"^{target}:", text, re.M) for text in texts)
 
 
 def script(page: Path) -> str:
     """The commands of a page as one script; what should fail must fail."""
     parts = ["set -e"]
-    for block in blocks(page, "console", "bash", "sh"):
+    for block in blocks(page, *SHELL):
         if not is_run_here(page, block):
             continue
         if (block["mark"] or "").startswith("fails"):
@@ -202,10 +239,12 @@ def test_commands_of_the_page_run(page: Path, tmp_path: Path, lineage: dict[str,
     """One after the other, in one shell, as a reader would in a checkout."""
     work = tmp_path / "checkout"
     work.mkdir()
-    for folder in ("dags", "docker"):
-        (work / folder).symlink_to(CHECKOUT / folder)
+    for part in ("dags", "docker", "airflow_resume_provider", "pyproject.toml", "README.md", "LICENSE"):
+        (work / part).symlink_to(CHECKOUT / part)
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "RESUME"))}
     environment = {**clean, **lineage, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    # `pip wheel` builds with what is installed; elsewhere it fetches hatchling first.
+    environment["PIP_NO_BUILD_ISOLATION"] = "0"
     try:
         with (tmp_path / "output").open("w+") as output:
             done = subprocess.run(
