@@ -18,8 +18,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CHECKOUT = Path(__file__).parents[2]
 DAGS = CHECKOUT / "dags"
 EXAMPLES = sorted(path.stem for path in DAGS.glob("*.py"))
-SETTINGS = Settings(images={"*trainer*": {"/opt/trainer": str(CHECKOUT / "docker" / "trainer")}})
+TRAINER = {"/opt/trainer": str(CHECKOUT / "docker" / "trainer")}
+# Frameworks are not installed beside Airflow: programs that write the same files are in their places.
+# The trainings themselves run in tests/frameworks.
+STAND_IN = {"/opt/trainer": str(Path(__file__).with_name("stand_ins"))}
+STANDING_IN = ("hugging-face", "lightning", "marian", "several-nodes")
+SETTINGS = Settings(images={"*trainer*": TRAINER, **{f"{name}:*": STAND_IN for name in STANDING_IN}})
+FRAMEWORKS = ("train_hugging_face", "train_lightning", "train_marian", "several_nodes")
 PLAN = Plan(
+    *(preempt(job={"airflow_dag": dag_id}, after_commits=1, notice=False) for dag_id in FRAMEWORKS),
     preempt(job={"airflow_dag": "train_digits"}, after_commits=1, notice=False),
     preempt(job={"airflow_dag": "train_unmodified_image"}, after_commits=1, grace_seconds=3),
     preempt(job={"airflow_dag": "sweep", "airflow_map_index": "1"}, after_commits=1, grace_seconds=3),
@@ -144,3 +151,34 @@ def test_example_fix_and_clear(client: AirflowClient, runs: dict[str, str]) -> N
     xcoms = client.xcoms("fix_and_clear", run_id, "train")
     assert xcoms["return_value"]["step"] == 200
     assert "/attempts/0001/" in xcoms["resumed_from"]
+
+
+def one_preemption_and_the_end(client: AirflowClient, runs: dict[str, str], dag_id: str) -> None:
+    """The second attempt starts from what the first one had committed, and reaches the last step."""
+    succeeded(client, runs, dag_id)
+    assert attempts(client, runs, dag_id) == ["preempted", "succeeded"]
+    xcoms = client.xcoms(dag_id, runs[dag_id], "train")
+    assert "/attempts/0001/" in xcoms["resumed_from"]
+    assert xcoms["return_value"]["step"] == 60
+
+
+def test_example_train_hugging_face(client: AirflowClient, runs: dict[str, str]) -> None:
+    """The Trainer's files are recognised, committed and restored."""
+    one_preemption_and_the_end(client, runs, "train_hugging_face")
+
+
+def test_example_train_lightning(client: AirflowClient, runs: dict[str, str]) -> None:
+    """Lightning's files are recognised, committed and restored."""
+    one_preemption_and_the_end(client, runs, "train_lightning")
+
+
+def test_example_train_marian(client: AirflowClient, runs: dict[str, str]) -> None:
+    """Marian's files are recognised, committed and restored."""
+    one_preemption_and_the_end(client, runs, "train_marian")
+
+
+def test_example_several_nodes(client: AirflowClient, runs: dict[str, str], stack: LocalStack) -> None:
+    """Two tasks, one for each node, make one checkpoint; the next attempt has both shards on both."""
+    one_preemption_and_the_end(client, runs, "several_nodes")
+    jobs = [job for job in stack.jobs() if job.labels["airflow_dag"] == "several_nodes"]
+    assert [sum(job.tasks.values()) for job in jobs] == [2, 2]
