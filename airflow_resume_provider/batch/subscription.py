@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_resume_provider.attempts.observation import GONE, JobSeen
+from airflow_resume_provider.batch.events import job_seen, signature
 from airflow_resume_provider.batch.retrying import passing
 
 NOT_FOUND_GRACE = 300.0  # a job may not be found for minutes after its creation, and at scale
@@ -69,8 +70,6 @@ class Subscription:
 
     def look(self, job: Any) -> None:
         """Take in a successful look; only a difference is worth reading the whole message."""
-        from airflow_resume_provider.batch.events import job_seen, signature
-
         self.looks += 1
         self.missing_since = 0.0
         self._sound()
