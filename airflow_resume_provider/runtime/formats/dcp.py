@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -9,8 +10,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from airflow_resume_provider.runtime import env
 from airflow_resume_provider.runtime.formats.found import Format, Found
 from airflow_resume_provider.runtime.formats.names import directories, files_below, is_temporary, step_in
+from airflow_resume_provider.runtime.nodes import Node
 
 _METADATA = ".metadata"
 
@@ -44,12 +47,22 @@ def _complete(directory: Path, path: str) -> Found | None:
         shards = _shards(str(root / _METADATA), stat.st_ino, stat.st_mtime_ns)
     except (OSError, pickle.UnpicklingError, EOFError, ValueError, AttributeError, TypeError):
         return None
-    if not all(_reaches(root / name, end) for name, end in shards.items()):
+    here = [name for name in shards if (root / name).exists()] if _shards_are_apart() else list(shards)
+    if not here or not all(_reaches(root / name, shards[name]) for name in here):
         return None
     files = files_below(root, "" if path == "." else f"{path}/")
     ranks = {name.split("_")[2] for name in shards if name.startswith("__") and name.count("_") >= 3}
     kept = tuple(name for name in files if not is_temporary(name.rpartition("/")[2]))
     return Found(path, _step(path), kept, world_size=len(ranks) or 1)
+
+
+def _shards_are_apart() -> bool:
+    """Say whether other nodes' shards are on their own disks, from which they hand them in themselves.
+
+    The metadata is written after every rank has said that its shards are: those that are not here
+    are whole where they are.
+    """
+    return Node.here(os.environ).count > 1 and os.environ.get(env.SHARED_DIR, "0") != "1"
 
 
 def _step(path: str) -> int:
