@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import struct
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_resume_provider.errors import InvalidInput
 from airflow_resume_provider.runtime.formats import Format, Found, format_named
+from airflow_resume_provider.runtime.formats.dcp import DcpFormat
 from airflow_resume_provider.runtime.formats.evidence import is_open_for_writing, whole
 from airflow_resume_provider.runtime.formats.marian import REQUIRED
 from airflow_resume_provider.runtime.formats.names import is_temporary, step_in
@@ -80,6 +83,7 @@ def test_the_step_is_the_number_at_the_word_step_or_the_last_one(name: str, step
         "checkpoint-12.tmp",
         "tmp-checkpoint-50",
         "checkpoint-5.partial",
+        "weights.bin.part",
         "7.orbax-checkpoint-tmp-123",
         ".model.pt.swp",
         "model.pt~",
@@ -93,7 +97,16 @@ def test_temporary_names_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoint-12", "template.pt", "department.bin", "attempt-3", "partition-1"]
+    "name",
+    [
+        "checkpoint-12",
+        "template.pt",
+        "department.bin",
+        "attempt-3",
+        "partition-1",
+        "part-00001",
+        "x_part_1.bin",
+    ],
 )
 def test_ordinary_names_are_not_temporary(name: str) -> None:
     """A word that merely contains "tmp" or "part" is an ordinary name."""
@@ -324,3 +337,21 @@ def test_a_format_is_added_through_an_entry_point(monkeypatch: pytest.MonkeyPatc
     put(tmp_path / "own-1.dist-info" / "entry_points.txt", entry)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert format_named("own").name == "own"
+
+
+def test_shards_on_other_nodes_disks_are_whole_where_they_are(tmp_path, monkeypatch):
+    """With several nodes each has only its own shards, and the metadata is written after all of them."""
+    made = tmp_path / "step-5"
+    made.mkdir()
+    (made / "__0_0.distcp").write_bytes(b"0123456789")
+    rows = [SimpleNamespace(relative_path=f"__{rank}_0.distcp", offset=0, length=10) for rank in (0, 1)]
+    (made / ".metadata").write_bytes(pickle.dumps(SimpleNamespace(storage_data=dict(enumerate(rows)))))
+    assert DcpFormat().find(tmp_path) == []
+    monkeypatch.setenv("BATCH_NODE_COUNT", "2")
+    [found] = DcpFormat().find(tmp_path)
+    assert found.files == ("step-5/.metadata", "step-5/__0_0.distcp")
+    (made / "__0_0.distcp").write_bytes(b"012")
+    assert DcpFormat().find(tmp_path) == []
+    (made / "__0_0.distcp").write_bytes(b"0123456789")
+    monkeypatch.setenv("RESUME_SHARED_DIR", "1")
+    assert DcpFormat().find(tmp_path) == []
