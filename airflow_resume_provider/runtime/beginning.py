@@ -69,20 +69,21 @@ def training_environment(options: Options, state: State, restored: Restored) -> 
 
 def _put_aside(directory: Path, attempt: int) -> None:
     """Give a fresh start a fresh directory: what an earlier attempt left here was never committed."""
-    if not directory.is_dir() or not any(directory.iterdir()):
+    # What a link points to, since the link itself says where its owner wants the bytes.
+    there = Path(os.path.realpath(directory))
+    left = [path for path in there.iterdir() if not path.name.startswith(IN_MOUNT)] if there.is_dir() else []
+    if not left:
         return
-    mounted = os.path.ismount(directory)
-    aside = (
-        directory / ".resume-uncommitted" if mounted else directory.with_name(f"{directory.name}.uncommitted")
-    )
+    mounted = os.path.ismount(there)
+    aside = there / ".resume-uncommitted" if mounted else there.with_name(f"{there.name}.uncommitted")
     shutil.rmtree(aside, ignore_errors=True)
     if mounted:  # it cannot be renamed
-        moved = [path for path in directory.iterdir() if not path.name.startswith(IN_MOUNT)]
         aside.mkdir()
-        for path in moved:
+        for path in left:
             path.rename(aside / path.name)
     else:
-        directory.rename(aside)
+        there.rename(aside)
+        there.mkdir()
     log.warning("what attempt %d left in %s was never committed; moved to %s", attempt, directory, aside)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -19,7 +20,9 @@ from pathlib import Path
 
 from airflow_resume_provider.errors import ContainerError, ExitCode
 
+_CHECK = "Check the image and the operator's `command`."
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MOST_AT_ONCE = 1000
 #: Absent outside Linux, where the process group is all there is.
 _prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 
@@ -40,6 +43,23 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def require_command(command: Sequence[str], environ: Mapping[str, str], directory: Path) -> None:
+    """Raise `CommandNotFound` for what cannot be started, before anything is downloaded for it.
+
+    What lies below `directory` may be part of the checkpoint, so it is not looked for yet.
+    """
+    name, path = command[0], Path(command[0])
+    if "/" in name and path.absolute().is_relative_to(directory):
+        return
+    if shutil.which(name, path=environ.get("PATH", os.defpath)):
+        return
+    if "/" in name and path.exists():
+        why = "it is a directory" if path.is_dir() else "it is not executable"
+    else:
+        why = "it is not there" if "/" in name else "it is not on the PATH"
+    raise CommandNotFound(f"The command {name!r} cannot be started: {why}.", can=_CHECK)
+
+
 class Child:
     """One command and everything it has started."""
 
@@ -53,8 +73,7 @@ class Child:
             )
         except OSError as error:
             raise CommandNotFound(
-                f"The command {command[0]!r} could not be started: {error.strerror}.",
-                can="Check the image and the operator's `command`.",
+                f"The command {command[0]!r} could not be started: {error.strerror}.", can=_CHECK
             ) from error
         self.pid = self._process.pid
 
@@ -66,6 +85,15 @@ class Child:
         """Send a signal to the whole process group, once each."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+    def reap(self, apart_from: Collection[int] = ()) -> None:
+        """Bury adopted processes that have died: as the first process of a container nobody else does."""
+        with contextlib.suppress(ChildProcessError):
+            for _ in range(_MOST_AT_ONCE):
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if dead is None or dead.si_pid == self.pid or dead.si_pid in apart_from:
+                    return
+                os.waitpid(dead.si_pid, os.WNOHANG)
 
     def is_alive(self, apart_from: Collection[int] = ()) -> bool:
         """Say whether any process of the training is left, adopted ones included."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_resume_provider.errors import ContainerError, ExitCode
 from airflow_resume_provider.runtime.events import Events
+from airflow_resume_provider.runtime.notice import Notice
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.outcome import Outcome
 from airflow_resume_provider.runtime.pipeline import Pipeline, Upload
@@ -19,7 +20,13 @@ log = logging.getLogger("resume-run")
 _WORKERS = 5
 _WORTH_ANOTHER_TRY = ("StoreUnavailable", "UploadFailed")
 _END_SECONDS = 120.0
+_LOOK_SECONDS_AT_MOST = 60.0
 _FOLLOW_SECONDS = 0.5
+_TELL_SECONDS, _ASK_SECONDS = 1.0, 10.0
+
+
+class PeersNotice(Notice):
+    """Another node of the training is about to lose its machine; this one's training ends with it."""
 
 
 class WorkerFailed(ContainerError):
@@ -47,6 +54,10 @@ class Commits:
         self.pipeline: Pipeline | None = None
         self.last: Mapping[str, Any] = {}
         self.resumed_from = ""
+        self.session = ""
+        self._peers_answered = False
+        self._why = ""
+        stop.spread = self._spread
         events.on("worker", self._answered)
 
     @property
@@ -66,7 +77,32 @@ class Commits:
             self._replace_worker()
         else:
             self.resumed_from = (answer["reference"] or {}).get("uri", "")
+            self._why = answer["why"]
+            self.meet(answer.get("session", ""))
         return answer
+
+    def meet(self, session: str) -> None:
+        """From now on hear the other nodes of this session, if there are any."""
+        self.session = session
+        if session:
+            self._worker.ask("meet", session=session, resumed_from=self.resumed_from, why=self._why)
+
+    def _spread(self, notice: Notice) -> None:
+        if self.session and not isinstance(notice, PeersNotice):
+            # Before our training hears of it: when it makes the others leave, they must know why.
+            self._wait_for_peers("tell_peers", _TELL_SECONDS, source=notice.source)
+
+    def ask_peers(self) -> None:
+        """Look once more for a notice of another node: with it, exit 0 is no success."""
+        if self.session:
+            self._wait_for_peers("ask_peers", _ASK_SECONDS)
+
+    def _wait_for_peers(self, op: str, seconds: float, **what: Any) -> None:
+        self._peers_answered = False
+        self._worker.ask(op, **what)
+        until = time.monotonic() + seconds
+        while not self._peers_answered and time.monotonic() < until:
+            self._events.handle(min(0.2, seconds))
 
     def train_with(self, pipeline: Pipeline) -> None:
         """From now on look for checkpoints, and leave the machine to the training."""
@@ -95,10 +131,15 @@ class Commits:
             return self._follow()
         assert self.pipeline is not None
         started = time.monotonic()
-        self.pipeline.look(final=final)
+        try:
+            self.pipeline.look(final=final)
+        except Exception as error:  # whatever lies there, or looks: the training goes on
+            log.warning("looking for checkpoints failed: %s: %s", type(error).__name__, error)
+            if final:
+                self.pipeline.unsaved = f"the last checkpoint could not be looked for: {error}"
         took = time.monotonic() - started
         # A directory with very many files must not keep a core busy.
-        self._next_look = started + max(self._options.poll, 10 * took)
+        self._next_look = started + max(self._options.poll, min(20 * took, _LOOK_SECONDS_AT_MOST))
         return None
 
     def _follow(self) -> None:
@@ -150,6 +191,7 @@ class Commits:
         if not self._options.leads:
             return result.exit_code  # the record is the first node's
         record = {"state": result.state.value, "exit_code": result.exit_code, "reason": result.reason}
+        record["by"] = "training" if result.by_training else "runtime"
         last = {"last_index": self.last.get("index", -1), "last_step": self.last.get("step", 0)}
         self._ask("end", record={"attempt": self._options.attempt, **record, **last})
         until = time.monotonic() + _END_SECONDS
@@ -193,7 +235,13 @@ class Commits:
         event, op = answer["event"], answer.get("op")
         if event == "progress":
             return
-        if event == "gone":
+        if event == "notice":
+            self._events.put("notice", PeersNotice(answer["source"]))
+        elif op in ("tell_peers", "ask_peers"):
+            self._peers_answered = True
+            if answer.get("source"):
+                self._stop.noticed(PeersNotice(answer["source"]))
+        elif event == "gone":
             self._worker_gone(answer["pid"])
         elif answer.get("kind") == "Superseded":
             self._overtaken(answer)
@@ -240,6 +288,7 @@ class Commits:
     def _replace_worker(self) -> None:
         self._worker.close()
         self._worker = self._new_worker()
+        self.meet(self.session)
         if self._gentle:
             self._worker.ask("be_gentle")
 

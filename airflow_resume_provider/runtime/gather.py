@@ -11,7 +11,6 @@ is no manifest, so the checkpoint before is used
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +23,10 @@ from airflow_resume_provider.checkpoints.sources import Source, scan
 from airflow_resume_provider.checkpoints.store import Store
 from airflow_resume_provider.checkpoints.upload import Upload
 from airflow_resume_provider.checkpoints.view import read_json
-from airflow_resume_provider.errors import AlreadyExists, ResumeError, UploadFailed
+from airflow_resume_provider.errors import ResumeError, UploadFailed
 from airflow_resume_provider.runtime.formats.evidence import all_whole
 from airflow_resume_provider.runtime.formats.names import files_below, is_temporary
+from airflow_resume_provider.runtime.peers import say
 from airflow_resume_provider.runtime.pin import stamp_of
 
 _POLL_SECONDS = 0.5
@@ -36,13 +36,14 @@ _QUIET_LIMIT = 30.0
 class Gathering:
     """The first node's part: calls the others and waits for all of them."""
 
-    def __init__(self, store: Store, count: int, path: str) -> None:
-        self._store, self._count, self._path = store, count, path
+    def __init__(self, store: Store, count: int, path: str, session: str) -> None:
+        self._store, self._count, self._path, self._session = store, count, path, session
 
     def announce(self, prefix: str, step: int, paths: Sequence[str]) -> None:
         """Tell the others which checkpoint is being committed; the names in `paths` are taken."""
         call = {"prefix": prefix, "step": step, "path": self._path, "taken": list(paths)}
-        _say(self._store, f"{_parts_of(prefix)}/call.json", call)
+        call["session"] = self._session
+        say(self._store, f"{_parts_of(prefix)}/call.json", call)
 
     def collect(self, prefix: str) -> list[FileEntry]:
         """Wait for every node's part; raises `UploadFailed` when one says no or does not come."""
@@ -66,8 +67,8 @@ class Gathering:
 class Following:
     """Another node's part: answers the newest call with its own files."""
 
-    def __init__(self, store: Store, attempt: int, node: int, directory: Path) -> None:
-        self._store, self._node, self._directory = store, node, directory
+    def __init__(self, store: Store, attempt: int, node: int, directory: Path, session: str) -> None:
+        self._store, self._node, self._directory, self._session = store, node, directory, session
         self._parts = f"{names.attempt_prefix(attempt)}/parts"
         self._answered: set[str] = set()
 
@@ -81,8 +82,10 @@ class Following:
         if not call:
             self._answered.discard(calls[-1])
             return {}
+        if call.get("session") != self._session:
+            return {}  # an earlier run of this attempt has called, and what it committed must stay as it is
         part = self._part(call)
-        _say(self._store, f"{self._parts}/{calls[-1]}/node-{self._node:04d}.json", part)
+        say(self._store, f"{self._parts}/{calls[-1]}/node-{self._node:04d}.json", part)
         return {"step": call["step"], "files": len(part.get("files", ())), "error": part.get("error", "")}
 
     def _part(self, call: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,13 +140,6 @@ def _entries(part: Mapping[str, Any], so_far: Sequence[FileEntry]) -> list[FileE
         if entry.path in there and entry != there[entry.path]:
             raise UploadFailed(f"Two nodes have different files {entry.path}.", did="Nothing was committed.")
     return [entry for entry in listed if entry.path not in there]
-
-
-def _say(store: Store, name: str, value: Mapping[str, Any]) -> None:
-    try:
-        store.create(name, json.dumps(value).encode())
-    except AlreadyExists:
-        return  # said before, in a try whose answer was lost
 
 
 def _incomplete(why: str, prefix: str) -> UploadFailed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 # Each row: index or count, in the order of trust. Batch knows nodes; launchers know ranks.
@@ -14,11 +14,17 @@ _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCA
 
 @dataclass(frozen=True)
 class Node:
-    """`index` of `count` nodes, and which of the launcher's processes on it."""
+    """`index` of `count` nodes, and which of the launcher's processes on it, if one has said so."""
 
     index: int = 0
     count: int = 1
     local_rank: int = 0
+    launched: bool = field(default=False, compare=False)
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is certainly the training's only process of ours."""
+        return self.count == 1 and not self.launched
 
     @classmethod
     def here(cls, environ: Mapping[str, str]) -> Self:
@@ -28,7 +34,7 @@ class Node:
         if not _known(environ, _INDEX) and (size := _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")):
             index = _first(environ, ("OMPI_COMM_WORLD_RANK",), 0) // size
             count = _first(environ, ("OMPI_COMM_WORLD_SIZE",), size) // size
-        return cls(index, max(count, index + 1), local)
+        return cls(index, max(count, index + 1), local, _known(environ, _LOCAL))
 
 
 def _known(environ: Mapping[str, str], names: tuple[str, ...]) -> bool:

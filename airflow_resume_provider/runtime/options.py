@@ -215,7 +215,9 @@ def options_from(
     for option in TABLE:
         if option.field in _REQUIRED and not values.get(option.field):
             raise _invalid(option, "", f"Pass {option.flag} or set {option.variable}.")
-    directory = values["directory"] = values["directory"].absolute()
+    directory = values["directory"]
+    # A link that somebody has put there stays in the name that the training is told.
+    directory = values["directory"] = directory.resolve() if ".." in directory.parts else directory.absolute()
     values["state_dir"] = values.get("state_dir", _beside(directory)).absolute()
     node = Node.here(environ)
     made = Options(**values, command=tuple(command), node=node)
@@ -227,9 +229,10 @@ def options_from(
 
 def _beside(directory: Path) -> Path:
     """Return a place on the same file system, so that hard links work."""
-    if os.path.ismount(directory):
-        return directory / ".resume.state"
-    return directory.with_name(directory.name + ".resume")
+    real = Path(os.path.realpath(directory))
+    if os.path.ismount(real):
+        return real / ".resume.state"
+    return real.with_name(real.name + ".resume")
 
 
 def _from_environment(option: Option, text: str) -> Any:

@@ -28,11 +28,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The attempt's own account of its end, and the exit code of `resume-run`."""
+    """The attempt's own account of its end, and the exit code of `resume-run`.
+
+    `by_training` says that a failure's code is the training's own, whatever our codes mean.
+    """
 
     state: EndState
     exit_code: int
     reason: str
+    by_training: bool = False
 
 
 def outcome(seen: Seen) -> Outcome:
@@ -59,7 +63,7 @@ def outcome(seen: Seen) -> Outcome:
         return Outcome(EndState.FINISHED, ExitCode.FINISHED, "the training finished")
     if seen.notice:
         return Outcome(EndState.PREEMPTED, code or ExitCode.PREEMPTED, f"notice from {seen.notice}")
-    return Outcome(EndState.FAILED, code, _failure(seen))
+    return Outcome(EndState.FAILED, code, _failure(seen), by_training=True)
 
 
 def exit_code_of(returncode: int) -> int:

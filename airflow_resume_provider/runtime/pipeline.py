@@ -16,10 +16,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from airflow_resume_provider.errors import NoSpace
 from airflow_resume_provider.runtime.configuration import Configuration
 from airflow_resume_provider.runtime.formats import Format, Found
 from airflow_resume_provider.runtime.formats.evidence import is_open_for_writing
-from airflow_resume_provider.runtime.formats.names import is_temporary
+from airflow_resume_provider.runtime.formats.names import is_temporary, small_files
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.pin import Changed, Pin, Stamp, pin_files, stamps_of
 from airflow_resume_provider.runtime.state import State
@@ -84,6 +85,7 @@ class Pipeline:
         self._copy = False
         self._taken: set[Path] = set()
         self._not_before = 0.0
+        self._hold_after = 0.0
         self.under_way: Upload | None = None
         self.waiting: Upload | None = None
         self.unsaved = ""
@@ -103,12 +105,12 @@ class Pipeline:
     def look(self, *, final: bool = False) -> None:
         """Pin the newest finished checkpoint that is new; with `final`, nobody writes any more."""
         self._take_requests()
-        if self._state.explicit.exists():
+        if self._state.explicit.exists() or (self._clock() < self._hold_after and not final):
             return
         ready = [each for each in self._new() if final or self._is_settled(*each)]
         self._known.update(fingerprint for _, fingerprint in ready)
         if ready:
-            self._pin(*max(ready, key=lambda each: each[0].step))
+            self._pin(*max(ready, key=lambda each: each[0].step), final=final)
 
     def pump(self, may_begin: Callable[[Upload], bool] = lambda upload: True) -> None:
         """Start the waiting upload when none is under way."""
@@ -194,7 +196,7 @@ class Pipeline:
         written = set(found.files) - found.appended
         return still and not is_open_for_writing(self._options.directory / name for name in written)
 
-    def _pin(self, found: Found, fingerprint: Fingerprint) -> None:
+    def _pin(self, found: Found, fingerprint: Fingerprint, *, final: bool) -> None:
         source = self._options.directory
         carried = set(self._carried()) - set(found.files)
         target = self._state.pins / f"{time.time_ns()}-{next(self._numbers)}"
@@ -203,11 +205,12 @@ class Pipeline:
                 source,
                 {*found.files, *carried},
                 target,
-                appended=carried | found.appended,
-                copy=self._copy or found.in_place,
+                # Nobody writes any more at the end, so even a full disk holds all of it by links.
+                appended=frozenset() if final else carried | found.appended,
+                copy=(self._copy or found.in_place) and not final,
             )
         except (Changed, OSError) as error:
-            log.warning("step %d could not be held: %s", found.step, error)
+            self._not_held(found.step, error, final=final)
             self._known.discard(fingerprint)
             return
         self._offer(
@@ -223,16 +226,18 @@ class Pipeline:
             )
         )
 
+    def _not_held(self, step: int, error: Exception, *, final: bool) -> None:
+        message = f"the checkpoint of step {step} could not be held: {error}"
+        log.warning("%s", message)
+        if isinstance(error, OSError):  # the disk, which does not become better by the second
+            self._hold_after = self._clock() + _RETRY_SECONDS
+        if isinstance(error, OSError) or final:
+            self.unsaved = message
+
     def _carried(self) -> Iterable[str]:
-        for path in self._options.directory.iterdir():
-            wanted = any(fnmatch(path.name, glob) for glob in self._options.carry)
-            if (
-                wanted
-                and path.is_file()
-                and not is_temporary(path.name)
-                and path.stat().st_size <= _CARRY_LIMIT
-            ):
-                yield path.name
+        for name in small_files(self._options.directory, _CARRY_LIMIT):
+            if any(fnmatch(name, glob) for glob in self._options.carry) and not is_temporary(name):
+                yield name
 
     def _offer(self, upload: Upload) -> None:
         if self.waiting is not None:
@@ -267,7 +272,10 @@ class Pipeline:
         """Answer the SDK's request, whose file stays until now so that nobody's death loses it."""
         if upload.request is not None:
             if upload.answered:
-                self._state.write(upload.request.with_suffix(".answer"), answer)
+                try:
+                    self._state.write(upload.request.with_suffix(".answer"), answer)
+                except NoSpace as error:  # no reason to end the training
+                    log.warning("%s", error)
             upload.request.unlink(missing_ok=True)
 
     def ledger(self) -> list[Fingerprint]:

@@ -6,12 +6,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from airflow_resume_provider.checkpoints.records import EndState
 from airflow_resume_provider.runtime.beginning import begin
-from airflow_resume_provider.runtime.child import Child, CommandNotFound, adopt_orphans
+from airflow_resume_provider.runtime.child import Child, CommandNotFound, adopt_orphans, require_command
 from airflow_resume_provider.runtime.commits import Commits, WorkerFailed
 from airflow_resume_provider.runtime.events import Events
 from airflow_resume_provider.runtime.formats import format_named
@@ -40,6 +40,7 @@ class Run:
         self._machine = Machine()
         self._code: int | None = None
         self._seen = Seen(child=None)
+        self._ask_peers: Callable[[], None] = lambda: None
 
     def run(self) -> int:
         """Return the exit code."""
@@ -50,7 +51,9 @@ class Run:
         self._events.listen_to_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._watch.start()
         commits = Commits(self._options, self._events, self._stop)
+        self._ask_peers = commits.ask_peers
         try:
+            require_command(self._options.command, self._environ, self._options.directory)
             if (variables := self._begin(commits)) and not self._stop.asked:
                 self._train(commits, variables)
                 commits.drain(settled=self._code == 0)
@@ -92,6 +95,7 @@ class Run:
 
     def _until_next(self, commits: Commits, child: Child) -> None:
         commits.tick(min(self._options.poll, max(0.0, self._stop.kill_at - time.monotonic())))
+        child.reap(commits.pids)
         if self._stop.overdue and self._code is None:
             log.warning("the training did not end within its grace of %g s; killing it", self._options.grace)
             self._stop.kill_at = float("inf")
@@ -102,6 +106,8 @@ class Run:
         if code == 0 and self._stop.notice is None and self._watch.ask_now():
             # It saw the notice before we did, saved and left.
             self._stop.noticed(Notice(METADATA_SERVER))
+        if code == 0 and self._stop.notice is None:
+            self._ask_peers()
         self._seen = self._now_seen()
 
     def _wait_for_the_rest(self, commits: Commits, child: Child) -> None:

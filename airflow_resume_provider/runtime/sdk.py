@@ -165,7 +165,10 @@ class Training:
         said = {"step": int(step), "metrics": dict(metrics or {}), "metadata": dict(metadata or {})}
         json.dumps(said)  # before anything is held
         self._state.explicit.touch()
-        request = self._state.requests / f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers)}.json"
+        # In the order of a clock that never jumps and that all processes of this machine share.
+        request = (
+            self._state.requests / f"{time.monotonic_ns():020d}-{os.getpid()}-{next(self._numbers)}.json"
+        )
         held = self._hold(Path(directory), request.stem)
         write_whole(request, json.dumps({**said, "answered": wait > 0, **held}))
         return self._answer(request.with_suffix(".answer"), wait)
@@ -194,9 +197,9 @@ class Training:
 
     def _hold(self, directory: Path, name: str) -> dict[str, Any]:
         assert self._state is not None
-        inside = directory.absolute().is_relative_to(self.directory.absolute())
-        top = self.directory if inside else directory.parent
-        path = directory.absolute().relative_to(top.absolute()).as_posix()
+        directory, home = directory.resolve(), self.directory.resolve()
+        top = home if directory.is_relative_to(home) else directory.parent
+        path = directory.relative_to(top).as_posix()
         files = files_below(directory, "" if path == "." else f"{path}/")
         if not files:
             raise FileNotFoundError(f"{directory} holds no file to commit")

@@ -84,7 +84,8 @@ class Sidecar:
     def succeeded(self) -> int:
         """Leave the evidence that the training's container exited 0."""
         self._ledger()
-        self.state.succeeded.touch()
+        # Said here and now, since times of files are no evidence: a clock may jump.
+        self.state.write(self.state.succeeded, {"noticed": self.state.notice.exists()})
         return ExitCode.FINISHED
 
     def finish(self) -> int:
@@ -96,21 +97,28 @@ class Sidecar:
         with self._lock(), self._commits() as commits:
             self._continue(commits)
             commits.drain(settled=self.state.succeeded.exists())
+            commits.ask_peers()
             unsaved = commits.pipeline.unsaved if commits.pipeline else ""
-            result = self._outcome(unsaved)
+            result = self._outcome(unsaved, alone=not commits.session)
             code = commits.end(result)
         # The training's own failure is what people must see, so ours is silent about it.
         return ExitCode.FINISHED if code == UNKNOWN else code
 
-    def _outcome(self, unsaved: str) -> Outcome:
+    def _outcome(self, unsaved: str, *, alone: bool) -> Outcome:
         notice, finished = self._notice(), self._is_finished()
         succeeded = self.state.succeeded.exists()
         if not (succeeded or notice or finished or self.stop.superseded):
             reason = "the training's container failed; its exit code is in the job's own events"
-            return Outcome(EndState.FAILED, UNKNOWN, "; ".join(filter(None, [reason, unsaved])))
+            words = "; ".join(filter(None, [reason, unsaved]))
+            return Outcome(EndState.FAILED, UNKNOWN, words, by_training=True)
         seen = Seen(0, finished=finished, superseded=self.stop.superseded, unsaved=unsaved)
-        late = succeeded and notice and _modified(self.state.succeeded) < _modified(self.state.notice)
+        # With several nodes another one's notice may have made this training leave before we heard of it.
+        late = alone and self._ended_before_the_notice()
         return outcome(replace(seen, notice="" if late else notice))
+
+    def _ended_before_the_notice(self) -> bool:
+        said = read_json(self.state.succeeded)
+        return isinstance(said, dict) and not said["noticed"]
 
     def _is_finished(self) -> bool:
         glob = self.options.finished_when
@@ -148,6 +156,7 @@ class Sidecar:
         pipeline = self._pipeline(commits)
         pipeline.know(said["known"])
         commits.pipeline, commits.last, commits.resumed_from = pipeline, said["last"], said["resumed_from"]
+        commits.meet(said["session"])
         return pipeline
 
     def _ledger(self) -> dict[str, Any]:
@@ -166,7 +175,12 @@ class Sidecar:
         known: list[Any] = list(pipeline.ledger())
         self.state.write(
             self.state.ledger,
-            {"known": known, "last": dict(commits.last), "resumed_from": commits.resumed_from},
+            {
+                "known": known,
+                "last": dict(commits.last),
+                "resumed_from": commits.resumed_from,
+                "session": commits.session,
+            },
         )
 
 
@@ -175,7 +189,3 @@ def open_to_all(directory: Path) -> None:
     for path in (directory, *directory.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o777 if path.is_dir() else 0o666)
-
-
-def _modified(path: Path) -> int:
-    return path.stat().st_mtime_ns

@@ -29,6 +29,7 @@ class Stop:
         self.kill_at = float("inf")
         self.window_ends = float("inf")
         self.react: Callable[[], None] = lambda: None
+        self.spread: Callable[[Notice], None] = lambda notice: None
 
     @property
     def asked(self) -> bool:
@@ -47,6 +48,7 @@ class Stop:
         log.warning("preemption notice from %s; %g s of grace", notice.source, self._options.grace)
         self.notice = notice
         self.window_ends = self._clock() + self._options.window
+        self.spread(notice)
         self._begin(notice)
         return None
 

@@ -12,18 +12,17 @@ from airflow_resume_provider.checkpoints.commit import check_superseded
 from airflow_resume_provider.checkpoints.directory import Checkpoint
 from airflow_resume_provider.checkpoints.lineage import Lineage
 from airflow_resume_provider.checkpoints.manifest import Manifest
-from airflow_resume_provider.checkpoints.names import attempt_prefix
-from airflow_resume_provider.checkpoints.records import AttemptRecord, EndRecord, TrainingRecord
+from airflow_resume_provider.checkpoints.records import AttemptRecord, EndRecord, EndState, TrainingRecord
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.select import Choice
 from airflow_resume_provider.checkpoints.store import StoreOptions
-from airflow_resume_provider.checkpoints.view import read_json
 from airflow_resume_provider.errors import StoreUnavailable, UploadFailed
 from airflow_resume_provider.runtime.configuration import Configuration, check_configuration
 from airflow_resume_provider.runtime.credentials import held_token
 from airflow_resume_provider.runtime.formats import format_named, format_names
 from airflow_resume_provider.runtime.gather import Following, Gathering
 from airflow_resume_provider.runtime.options import Options
+from airflow_resume_provider.runtime.peers import Peers, say_hello
 from airflow_resume_provider.runtime.pin import Pin
 from airflow_resume_provider.runtime.politeness import be_polite, be_quick
 
@@ -47,6 +46,8 @@ class StoreService:
         self._store_options = StoreOptions(credential_provider=held_token() if gs else None)
         self._lineage = Lineage.open(options.lineage, options=self._store_options)
         self._following: Following | None = None
+        self._peers: Peers | None = None
+        self._session = ""
         self._full = {name: getattr(self._store_options, name) for name in (*_GENTLE, "bandwidth")}
 
     def full_speed(self) -> None:
@@ -72,7 +73,8 @@ class StoreService:
         if not options.lazy:
             choice = self._restore()
         self._say_started(choice.reference, "; ".join([choice.why, *changes]))
-        return {"training_id": training.training_id, "changes": changes, **self._described(choice)}
+        said = {"training_id": training.training_id, "changes": changes, **self._described(choice)}
+        return said if options.node.alone else {**said, "session": uuid.uuid4().hex}
 
     def _restore(self) -> Choice:
         options = self._options
@@ -88,30 +90,60 @@ class StoreService:
 
     def join(self) -> dict[str, Any]:
         """Restore exactly what the first node has restored: one reference for all."""
-        record = self._leader()
+        said = self._welcome()
+        source, why = str(said["resumed_from"]), str(said["why"])
         training = self._lineage.ensure_training()
-        choice = Choice(self._reference(record.resumed_from), (), record.why)
-        if record.resumed_from and not (self._options.sees_the_leaders_files or self._options.lazy):
-            checkpoint = Checkpoint.from_uri(record.resumed_from, options=self._store_options)
+        choice = Choice(self._reference(source), (), why)
+        if source and not (self._options.sees_the_leaders_files or self._options.lazy):
+            checkpoint = Checkpoint.from_uri(source, options=self._store_options)
             checkpoint.to_directory(
                 self._options.directory, exactly=True, most_asides=_MOST_ASIDES, progress=self._progress
             )
-        return {"training_id": training.training_id, "changes": [], **self._described(choice)}
+        described = {**self._described(choice), "session": said["session"]}
+        return {"training_id": training.training_id, "changes": [], **described}
 
-    def _leader(self) -> AttemptRecord:
-        """Wait until the first node says that the attempt has started."""
-        until = time.monotonic() + _LEADER_SECONDS
+    def _welcome(self) -> dict[str, Any]:
+        """Wait until the first node, which must be running now, says what all start from."""
+        store, attempt, until = self._lineage.store, self._options.attempt, time.monotonic() + _LEADER_SECONDS
+        who = {"node": self._options.node.index, "local_rank": self._options.node.local_rank}
+        answer = say_hello(store, attempt, uuid.uuid4().hex, who)
         while time.monotonic() < until:
-            history = self._lineage.history()
-            found = [each.started for each in history.attempts if each.number == self._options.attempt]
-            if found and found[0]:
-                return found[0]
+            if said := answer() or self._finished_before():
+                return said
+            check_superseded(store, attempt)
             time.sleep(_POLL_SECONDS)
         raise StoreUnavailable(
             f"The first node has not started attempt {self._options.attempt} within {_LEADER_SECONDS:g} s.",
             can="Look at the first node's log.",
             uri=self._options.lineage,
         )
+
+    def _finished_before(self) -> dict[str, Any]:
+        """Return what a first process has started from that needed nobody else to finish."""
+        past = [each for each in self._lineage.history().attempts if each.number == self._options.attempt]
+        if not past or not past[0].started or not past[0].end or past[0].end.state is not EndState.FINISHED:
+            return {}
+        return {"session": "", "resumed_from": past[0].started.resumed_from, "why": past[0].started.why}
+
+    def meet(self, session: str, resumed_from: str, why: str) -> dict[str, Any]:
+        """From now on hear the other nodes' notices; the first node also says to each what all start from."""
+        options, self._session = self._options, session
+        self._peers = Peers(self._lineage.store, options.attempt, session, options.node.count - 1)
+        self._peers.watch(
+            lambda source: self._report({"event": "notice", "source": source}),
+            {"resumed_from": resumed_from, "why": why} if options.leads else None,
+        )
+        return {}
+
+    def tell_peers(self, source: str) -> dict[str, Any]:
+        """Pass a preemption notice on; may be asked for in the middle of something else."""
+        if self._peers:
+            self._peers.tell(f"node {self._options.node.index} ({source})")
+        return {}
+
+    def ask_peers(self) -> dict[str, Any]:
+        """Look whether any node has got a notice; may be asked for in the middle of something else."""
+        return {"source": self._peers.notice if self._peers else ""}
 
     def _reference(self, uri: str) -> Reference | None:
         return Checkpoint.from_uri(uri, options=self._store_options).reference if uri else None
@@ -121,11 +153,10 @@ class StoreService:
         options = self._options
         if self._following is None:
             store, node = self._lineage.store, options.node.index
-            self._following = Following(store, options.attempt, node, options.directory)
+            self._following = Following(store, options.attempt, node, options.directory, self._session)
         check_superseded(self._lineage.store, options.attempt)
         answered = self._following.answer()
-        ended = read_json(self._lineage.store, f"{attempt_prefix(options.attempt)}/{EndRecord.FILE}")
-        return {"answered": answered, "ended": bool(ended)}
+        return {"answered": answered, "ended": self._peers is None or self._peers.ended}
 
     def _changes(self, choice: Choice) -> list[str]:
         """Compare configurations before any byte moves."""
@@ -191,7 +222,7 @@ class StoreService:
         if not self._options.gathers:
             return None
         path = what["metadata"]["resume"]["path"]
-        return Gathering(self._lineage.store, self._options.node.count, path)
+        return Gathering(self._lineage.store, self._options.node.count, path, self._session)
 
     def prune(self) -> dict[str, Any]:
         """Keep the newest checkpoints only, without reading back what was sent a moment ago."""
@@ -201,10 +232,12 @@ class StoreService:
     def end(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write the attempt's own account of its end."""
         self._lineage.end_attempt(EndRecord.from_dict({**record, "ended": _now()}))
+        if self._peers:
+            self._peers.end()
         return {}
 
     def _progress(self, progress: Any) -> None:
-        self._report({"done": progress.done_bytes, "total": progress.total_bytes})
+        self._report({"event": "progress", "done": progress.done_bytes, "total": progress.total_bytes})
 
 
 def _now() -> str:

@@ -41,6 +41,8 @@ def _read(worker: StoreWorker, requests: queue.SimpleQueue[dict[str, Any]]) -> N
         request = json.loads(line)
         if request["op"] == "full_speed":
             worker.full_speed()
+        elif request["op"] in ("tell_peers", "ask_peers"):
+            threading.Thread(target=worker.serve, args=(request,), daemon=True).start()
         else:
             requests.put(request)
     os._exit(0)
@@ -53,6 +55,7 @@ class StoreWorker:
         self._answers = answers
         self._service: Any = None
         self._hurry = threading.Event()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
 
     def full_speed(self) -> None:
         """Stop being considerate: the training has had its notice or has ended."""
@@ -73,20 +76,24 @@ class StoreWorker:
         self._say({**answer, "op": request["op"]})
 
     def _carry_out(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        from airflow_resume_provider.runtime.store_service import StoreService
-
-        if self._service is None:
-            options = Options.from_dict(request["options"])
-            self._service = StoreService(options, lambda event: self._say({"event": "progress", **event}))
+        with self._lock:
+            self._open(Options.from_dict(request["options"]))
         if self._hurry.is_set():
             self._service.full_speed()
         operation = getattr(self._service, request["op"])
         result: dict[str, Any] = operation(**request.get("with", {}))
         return {"event": "done", **result}
 
+    def _open(self, options: Options) -> None:
+        from airflow_resume_provider.runtime.store_service import StoreService
+
+        if self._service is None:
+            self._service = StoreService(options, self._say)
+
     def _say(self, answer: Mapping[str, Any]) -> None:
         try:
-            self._answers.write(json.dumps(answer, default=str) + "\n")
+            with self._writing:
+                self._answers.write(json.dumps(answer, default=str) + "\n")
         except BrokenPipeError:
             os._exit(0)
 

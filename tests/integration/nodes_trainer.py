@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 node, steps, meeting = int(os.environ["BATCH_NODE_INDEX"]), int(sys.argv[1]), Path(sys.argv[2])
 count = int(os.environ["BATCH_NODE_COUNT"])
 root = Path(os.environ["RESUME_DIR"])
+told = []
+signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
 
 
 def say(**words):
@@ -17,11 +20,14 @@ def say(**words):
 
 
 def meet(step):
-    """A barrier over the file system, as a collective would be over the network."""
+    """A barrier over the file system, as a collective would be over the network; whether all stop."""
     meeting.mkdir(parents=True, exist_ok=True)
+    if told:
+        (meeting / f"told-{step}").touch()
     (meeting / f"{step}-{node}").touch()
     while len(list(meeting.glob(f"{step}-*"))) < count:
         time.sleep(0.005)
+    return (meeting / f"told-{step}").exists()
 
 
 start, shard = 0, f"node {node}"
@@ -40,6 +46,9 @@ for step in range(start + 1, steps + 1):
         (made / f"shard-{node}.txt").write_text(shard)
         if node == 0:
             (made / ".metadata").write_text("all")
-        meet(step)
+        stop = meet(step)
         made.rename(root / f"step-{step}")
+        if stop:
+            say(stopped=step)
+            sys.exit(0)
 say(end=shard)

@@ -101,6 +101,47 @@ def test_a_mount_point_is_a_directory_like_any_other(spot: World, small_disk: Pa
     assert spot.attempt(2).checkpoints[-1].step == 40
 
 
+def test_a_fresh_start_on_a_mount_point_is_fresh(spot: World, small_disk: Path) -> None:
+    """It cannot be renamed, so what was never committed moves aside in it and stays out of commits."""
+    first = spot.start(1, [*TOY, "--steps", "10"], "--dir", str(small_disk), "--poll", "3600")
+    until((small_disk / "checkpoint-5").exists)
+    first.kill_machine()
+    (small_disk / "notes.txt").write_text("mine")
+    spot.intend(2)
+    second = spot.start(2, [*TOY, "--steps", "20"], "--dir", str(small_disk))
+    assert second.wait() == 0, second.log
+    assert second.heard("start") == 0
+    assert (small_disk / ".resume-uncommitted/checkpoint-5").is_dir()
+    assert (small_disk / ".resume-uncommitted/notes.txt").read_text() == "mine"
+    assert spot.attempt(2).checkpoints[-1].step == 20
+    for reference in spot.attempt(2).checkpoints:
+        names = [entry.path for entry in spot.checkpoint(reference.uri).manifest.files]
+        assert not any("uncommitted" in name or "notes" in name for name in names)
+
+
+def test_a_link_to_another_disk_stays_a_link_to_that_disk(spot: World, small_disk: Path) -> None:
+    """RESUME_DIR is a link, its state on yet another file system: resumed, copied, committed, set aside."""
+    target, link = small_disk / "real", spot.root / "link"
+    target.mkdir()
+    link.symlink_to(target)
+    options = ["--dir", str(link), "--state-dir", str(spot.root / "elsewhere")]
+    first = spot.start(1, [*TOY, "--steps", "10"], *options, "--poll", "3600")
+    until((link / "checkpoint-5").exists)
+    first.kill_machine()
+    spot.intend(2)
+    second = spot.start(2, [*TOY, "--steps", "20"], *options)
+    assert second.wait() == 0, second.log
+    assert (second.heard("start"), spot.attempt(2).checkpoints[-1].step) == (0, 20)
+    assert second.heard("environment")["RESUME_DIR"] == str(link)
+    assert (small_disk / "real.uncommitted/checkpoint-5").is_dir()
+    spot.intend(3)
+    third = spot.start(3, [*TOY, "--steps", "40"], *options)
+    assert third.wait() == 0, third.log
+    assert (third.heard("start"), spot.attempt(3).checkpoints[-1].step) == (20, 40)
+    assert link.is_symlink()
+    assert link.resolve() == target
+
+
 def test_out_of_memory_counters_are_found_in_both_kinds_of_cgroup(tmp_path: Path) -> None:
     """Version 2 has memory.events, version 1 has memory.oom_control, seen from inside or outside."""
     two = tmp_path / "two/job/memory.events"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_resume_provider.errors import ExitCode
 from airflow_resume_provider.runtime.nodes import Node
 from tests.integration.runtime_world import TOY, Running, World, until, world
 
@@ -21,8 +22,9 @@ def spot(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def start_nodes(spot: World, attempt: int, steps: int) -> list[Running]:
+def start_nodes(spot: World, attempt: int, steps: int, *, meeting: str = "") -> list[Running]:
     """Each node has a disk of its own, and they start in the wrong order."""
+    met = spot.root / (meeting or f"meeting-{attempt}")
     runs = []
     for node in reversed(range(NODES)):
         environ = {
@@ -30,7 +32,7 @@ def start_nodes(spot: World, attempt: int, steps: int) -> list[Running]:
             "BATCH_NODE_COUNT": str(NODES),
             "RESUME_STORE_SECONDS": "10",
         }
-        command = [*TRAINER, str(steps), str(spot.root / f"meeting-{attempt}")]
+        command = [*TRAINER, str(steps), str(met)]
         runs.insert(0, spot.start(attempt, command, environ=environ, directory=f"disk-{attempt}-{node}"))
     return runs
 
@@ -50,6 +52,44 @@ def test_shards_of_all_nodes_make_one_checkpoint(spot: World) -> None:
     assert [run.heard("all") for run in second] == [[".metadata", "shard-0.txt", "shard-1.txt"]] * NODES
     assert spot.attempt(2).checkpoints[-1].step == newest.step + 10
     assert spot.end(2) == ("finished", 0)
+
+
+@pytest.mark.parametrize("node", range(NODES))
+def test_a_notice_to_one_node_stops_all_at_the_same_step(spot: World, node: int) -> None:
+    """The other node hears of it through the lineage, and their last save is one checkpoint."""
+    runs = start_nodes(spot, 1, 100000)
+    until(lambda: runs[0].commits(), 60)
+    runs[node].terminate()
+    assert [run.wait() for run in runs] == [ExitCode.PREEMPTED] * NODES, runs[0].log + runs[1].log
+    assert f"notice from node {node} (SIGTERM)" in runs[1 - node].log
+    stopped = runs[0].heard("stopped")
+    assert runs[1].heard("stopped") == stopped
+    newest = spot.attempt(1).checkpoints[-1]
+    assert newest.step == stopped
+    names = {entry.path for entry in spot.checkpoint(newest.uri).manifest.files}
+    assert {f"step-{stopped}/shard-{each}.txt" for each in range(NODES)} <= names
+    assert spot.end(1)[0] == "preempted"
+
+
+def test_the_same_attempt_may_start_again_on_all_nodes(spot: World) -> None:
+    """Batch repeats a task on the same disks with the same number (nextflow#5223).
+
+    All start from what the attempt itself had committed, and not one byte of that is written again.
+    """
+    first = start_nodes(spot, 1, 100000, meeting="once")
+    until(lambda: first[0].commits() >= 2, 60)
+    for run in reversed(first):
+        run.kill_machine()
+    there = spot.attempt(1).checkpoints
+    second = start_nodes(spot, 1, there[-1].step + 20, meeting="again")
+    assert [run.wait() for run in second] == [0, 0], second[0].log + second[1].log
+    assert [run.heard("source") for run in second] == [there[-1].uri] * NODES
+    assert [run.heard("start") for run in second] == [there[-1].step] * NODES
+    assert spot.attempt(1).checkpoints[: len(there)] == there
+    assert spot.attempt(1).checkpoints[-1].step == there[-1].step + 20
+    for reference in spot.attempt(1).checkpoints:
+        spot.checkpoint(reference.uri).verify()
+    assert spot.end(1) == ("finished", 0)
 
 
 def test_a_part_that_never_arrives_makes_no_checkpoint(spot: World) -> None:

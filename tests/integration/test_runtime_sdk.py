@@ -57,7 +57,7 @@ def test_a_script_commits_resumes_and_finishes_by_the_sdk(spot: World) -> None:
     assert 0 < first.heard("left") <= 25
     spot.intend(2)
     last = str(stopped + 10)
-    second = spot.start(2, script(SAVES), environ={**environ, "LAST": last})
+    second = spot.start(2, script(SAVES), "--grace", "1", environ={**environ, "LAST": last})
     until(lambda: second.heard("finished"))
     second.terminate()
     assert second.wait() == 0

@@ -59,10 +59,27 @@ def _any_temporary(path: str) -> bool:
 
 def _found(directory: Path, path: str, step: int, files: tuple[str, ...]) -> Found:
     marker = next((name for name in MARKERS if f"{path}/{name}" in files), "")
+    last = _last_change(directory, files)
     said = read_json(directory / path / marker) if marker == "resume.json" else None
     if isinstance(said, dict) and isinstance(said.get("step"), int):
         step = said["step"]
-    return Found(path, step, files, settled=bool(marker) or was_renamed(directory / path))
+    return Found(path, step, files, settled=_is_final(directory / path, marker, last))
+
+
+def _is_final(path: Path, marker: str, last: int) -> bool:
+    """Marked or renamed after the last byte: who writes into it again, in place, must settle."""
+    try:
+        marked = bool(marker) and (path / marker).stat().st_mtime_ns >= last
+        return marked or (was_renamed(path) and path.stat().st_ctime_ns >= last)
+    except OSError:
+        return False
+
+
+def _last_change(directory: Path, files: tuple[str, ...]) -> int:
+    try:
+        return max((directory / name).stat().st_mtime_ns for name in files)
+    except OSError:
+        return 0  # rotated away while we looked; it cannot be held either
 
 
 def was_renamed(directory: Path) -> bool:

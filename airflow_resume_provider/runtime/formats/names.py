@@ -9,7 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 
 _TEMPORARY = re.compile(
-    r"(^|[._-])(tmp|temp|temporary|part|partial|incomplete|inprogress|in-progress|writing)([._-]|\d*$)|"
+    r"(^|[._-])(tmp|temp|temporary|partial|incomplete|inprogress|in-progress|writing)([._-]|\d*$)|"
+    # `model.bin.part` is on its way; `part-00001` and `model_part_1.bin` are shards.
+    r"\.part\d*$|"
     r"orbax-checkpoint-tmp|\.sw[a-p]$|~$|\.lock$|^\.nfs|^\.resume([.-]|$)",
     re.IGNORECASE,
 )
@@ -67,6 +69,21 @@ def _walk(directory: Path, prefix: str) -> Iterator[str]:
             yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
         elif entry.is_file():
             yield prefix + entry.name
+
+
+def small_files(directory: Path, limit: int) -> Iterator[str]:
+    """Yield the names of the files right in `directory` of at most `limit` bytes; links are followed."""
+    try:
+        with os.scandir(directory) as entries:
+            listed = list(entries)
+    except OSError:
+        return
+    for entry in listed:
+        try:
+            if entry.is_file() and entry.stat().st_size <= limit:
+                yield entry.name
+        except OSError:
+            continue  # gone while we looked
 
 
 def directories(directory: Path, depth: int = 3) -> Iterator[str]:
