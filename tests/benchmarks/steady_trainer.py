@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import sys
 import time
@@ -39,4 +40,8 @@ while (now := time.perf_counter()) - begun < seconds:
         last = time.perf_counter()
         saving += last - now
 rate = steps / (time.perf_counter() - begun - saving)
-Path(os.environ["RESULT"]).write_text(json.dumps({"rate": rate}))
+own = resource.getrusage(resource.RUSAGE_SELF)
+result = Path(os.environ["RESULT"])
+whole = result.with_suffix(".tmp")
+whole.write_text(json.dumps({"rate": rate, "cpu": own.ru_utime + own.ru_stime}))
+whole.rename(result)

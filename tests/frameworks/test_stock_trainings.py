@@ -1,7 +1,8 @@
 """What the frameworks' own packages ship runs unmodified in sidecar mode.
 
-Lightning ships a command line and demonstration models with their data. The packages of
-Transformers, Accelerate, Keras, JAX and Orbax ship no training that runs without a download.
+Lightning ships a command line and demonstration models with their data, Keras a whole training in the
+documentation of its BackupAndRestore. The packages of PyTorch, Transformers, Accelerate, JAX and Orbax
+ship no training that saves checkpoints and runs without a download.
 """
 
 from __future__ import annotations
@@ -61,4 +62,26 @@ def test_lightnings_own_demo_is_preempted_and_resumes(spot: World) -> None:
     assert (code, result) == (0, 0), training.log
     assert f"Restored all states from the checkpoint at {second.directory}" in training.log
     assert spot.attempt(2).checkpoints[-1].step == epochs * 64
+    assert spot.end(2) == ("finished", 0)
+
+
+KERAS = Path(__file__).with_name("trainings") / "keras_docstring.py"
+
+
+def test_the_example_in_keras_own_documentation_goes_on_in_another_job(spot: World) -> None:
+    """Interrupted in its fifth epoch of ten, then the machine is gone: the next job trains the other six."""
+    first = Job(spot, 1)
+    backup = str(first.directory / "backup")
+    assert first.ours("restore", "--for-training").wait() == 0
+    sync, training = first.ours("sync"), first.training([sys.executable, str(KERAS), "first", backup])
+    until(lambda: sync.commits() or training.process.poll() is not None, 60)
+    until(lambda: spot.attempt(1).checkpoints[-1:] and spot.attempt(1).checkpoints[-1].step == 4)
+    for run in (sync, training):
+        run.kill_machine()
+    spot.intend(2)
+    second = Job(spot, 2)
+    backup = str(second.directory / "backup")
+    code, result, training = second.run([sys.executable, str(KERAS), "second", backup])
+    assert (code, result) == (0, 0), training.log
+    assert training.heard("epochs") == 6
     assert spot.end(2) == ("finished", 0)
