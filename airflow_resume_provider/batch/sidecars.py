@@ -20,6 +20,11 @@ from airflow_resume_provider.batch.jobs import (
 )
 from airflow_resume_provider.runtime import env
 
+#: The host's directory belongs to root; the runtime image's own user could not write there.
+AS_ROOT = "--user 0"
+#: Of the 1024 that a container has by default: what uploads beside a training may take of a busy core.
+LITTLE_CPU = 32
+
 
 def runnables(container: ContainerSpec, contract: ContractSpec) -> list[dict[str, Any]]:
     """Return the five runnables; they share the host's directory and one environment."""
@@ -32,9 +37,11 @@ def runnables(container: ContainerSpec, contract: ContractSpec) -> list[dict[str
     shared = environment(container, contract)
     shared["variables"].update(_places(contract))
     ours = _runtime(container)
+    # Containers compete with equal weights, whatever the niceness in them.
+    beside = {**ours(["sync"]), "options": f"{AS_ROOT} --cpu-shares {LITTLE_CPU}"}
     return [
         {"display_name": "restore", "container": ours(["restore", "--for-training"]), "environment": shared},
-        {"display_name": "sync", "container": ours(["sync"]), "environment": shared, "background": True},
+        {"display_name": "sync", "container": beside, "environment": shared, "background": True},
         {"display_name": "train", "container": training, "environment": shared},
         # Batch does not tell a later runnable how an earlier one ended; that this one runs at all is
         # the evidence that the training exited 0.
@@ -49,8 +56,7 @@ def _runtime(container: ContainerSpec) -> Any:
             "image_uri": container.runtime_image,
             "commands": [RUN, *arguments],
             "volumes": [f"{HOST_DIR}:{CONTAINER_DIR}"],
-            # The host's directory belongs to root; the runtime image's own user could not write there.
-            "options": "--user 0",
+            "options": AS_ROOT,
         }
 
     return ours

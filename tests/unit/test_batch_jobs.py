@@ -93,6 +93,8 @@ def test_unmodified_image_runs_between_ours():
     ]
     assert list(runnables[2].container.commands) == ["python", "train.py", "--lr=1"]
     assert runnables[2].environment.variables["RESUME_NOTICE_FILE"].startswith("/mnt/resume/")
+    # Niceness counts within a container only; beside the training it is the container's weight that does.
+    assert ["--cpu-shares" in r.container.options for r in runnables] == [False, True, False, False, False]
 
 
 def test_machine_parameters_arrive():
