@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS parts (
     PRIMARY KEY (upload, number)
 ) WITHOUT ROWID;
 """
+_MOST_REMEMBERED = 20_000
 _INSERT = f"INSERT INTO objects VALUES ({','.join('?' * 13)})"  # noqa: S608
 
 
@@ -77,6 +78,8 @@ class Catalogue:
         self.db.executescript(_SCHEMA)
         self._now = now
         self._buckets: dict[str, Bucket] = {}  # read on every request
+        # Live versions that were asked for; every change of an object forgets its own.
+        self._remembered: dict[tuple[str, str], Version] = {}
         if not self.db.execute("SELECT 1 FROM counter").fetchone():
             self.db.execute("INSERT INTO counter VALUES (0)")
         self._reserved: int = self.db.execute("SELECT last FROM counter").fetchone()[0]
@@ -95,6 +98,7 @@ class Catalogue:
             yield
         except BaseException:
             self.db.execute("ROLLBACK")
+            self._remembered.clear()
             self._reserved = 0  # what was reserved may have been rolled back too
             raise
         self.db.execute("COMMIT")
@@ -168,10 +172,16 @@ class Catalogue:
 
     def live(self, bucket: str, name: str) -> Version | None:
         """Return the live version of an object, if there is one."""
+        if (known := self._remembered.get((bucket, name))) is not None:
+            return known
         row = self.db.execute(
             "SELECT * FROM objects WHERE bucket=? AND name=? AND deleted IS NULL", (bucket, name)
         ).fetchone()
-        return Version.from_row(row) if row else None
+        if row is None:
+            return None
+        if len(self._remembered) >= _MOST_REMEMBERED:
+            self._remembered.clear()
+        return self._remembered.setdefault((bucket, name), Version.from_row(row))
 
     def version(self, bucket: str, name: str, generation: int | None = None) -> Version | None:
         """Return one version, the live one when no generation is given."""
@@ -184,10 +194,12 @@ class Catalogue:
 
     def insert(self, version: Version) -> None:
         """Add a version. Call it inside a transaction."""
+        self._remembered.pop((version.bucket, version.name), None)
         self.db.execute(_INSERT, version.row())
 
     def retire(self, version: Version, *, keep: bool) -> bool:
         """Make a live version noncurrent, or remove it. Returns whether its bytes are garbage now."""
+        self._remembered.pop((version.bucket, version.name), None)
         key = (version.bucket, version.name, version.generation)
         if keep and version.deleted is None:
             change = "UPDATE objects SET deleted=? WHERE bucket=? AND name=? AND generation=?"
@@ -198,6 +210,7 @@ class Catalogue:
 
     def change(self, version: Version, settings: dict[str, Any]) -> Version:
         """Replace what a client may set on a version; its metageneration goes up."""
+        self._remembered.pop((version.bucket, version.name), None)
         changed = replace(
             version,
             settings=settings,

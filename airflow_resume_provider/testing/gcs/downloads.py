@@ -41,7 +41,13 @@ async def download(call: Call, bucket: str, name: str) -> web.StreamResponse:
 
 
 def object_headers(version: Version) -> dict[str, str]:
-    """Return the headers that describe an object, as on downloads and HEAD."""
+    """Return the headers that describe an object, as on downloads and HEAD; not to be changed."""
+    if not version.described:
+        version.described.update(_describe(version))
+    return version.described
+
+
+def _describe(version: Version) -> dict[str, str]:
     hashes = f"crc32c={crc_text(version.crc32c)}"
     if version.md5 is not None:
         hashes += f",md5={md5_text(version.md5)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .app import create_app
+from .app import Door
 from .hooks import Hooks
 from .store import Store
 
@@ -34,7 +34,7 @@ class GcsServer:
         self.root, self.host, self.port = Path(root), host, port
         self.hooks = hooks or Hooks()
         self._options = options
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
         self._store: Store | None = None
 
     def __repr__(self) -> str:
@@ -55,16 +55,16 @@ class GcsServer:
     async def start(self) -> GcsServer:
         """Open the directory and listen."""
         self._store = Store(self.root, **self._options)
-        self._runner = web.AppRunner(
-            create_app(self._store, self.hooks),
+        # Without an application around it: every request has the same handler.
+        server = web.Server(
+            Door(self._store, self.hooks).handle,  # type: ignore[arg-type]
             access_log=None,
-            handle_signals=False,
-            shutdown_timeout=1.0,
             read_bufsize=1 << 20,
             auto_decompress=False,
             max_line_size=64 << 10,
             max_field_size=64 << 10,
         )
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port, backlog=1024)
         await site.start()
@@ -75,6 +75,8 @@ class GcsServer:
         """Stop listening, end what is under way, close the directory."""
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._store is not None:
+            self._store.close()
         self._runner = self._store = None
 
     async def __aenter__(self) -> GcsServer:

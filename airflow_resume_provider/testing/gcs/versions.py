@@ -53,6 +53,8 @@ class Version:
     deleted: int | None = None
     components: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    # What downloads say about it, made once: small objects are read more often than anything else happens.
+    described: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def etag(self) -> str:
