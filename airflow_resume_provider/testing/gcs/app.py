@@ -48,6 +48,8 @@ _ROUTES: dict[tuple[str, ...], dict[str, Any]] = {
     ("b", "*", "o", "*", "acl"): _ACL,
     ("b", "*", "o", "*", "acl", "*"): _ACL_ENTRY,
     ("b", "*", "storageLayout"): {"GET": json_buckets.storage_layout},
+    ("b", "*", "folders"): {"GET": json_buckets.folders},
+    ("b", "*", "managedFolders"): {"GET": json_buckets.managed_folders},
     ("b", "*", "notificationConfigs"): {"GET": json_buckets.notifications},
     ("b", "*", "iam"): {"GET": json_buckets.get_policy, "PUT": json_buckets.set_policy},
     ("b", "*", "iam", "testPermissions"): {"GET": json_buckets.test_permissions},
@@ -65,8 +67,7 @@ def create_app(root: Path | Store, hooks: Hooks | None = None) -> web.Applicatio
     store = root if isinstance(root, Store) else Store(Path(root))
     app = web.Application()
     app[STORE] = store
-    door = _Door(store, hooks or Hooks())
-    app.router.add_route("*", "/{tail:.*}", door.handle)
+    app.router.add_route("*", "/{tail:.*}", Door(store, hooks or Hooks()).handle)
 
     async def close(_: web.Application) -> None:
         store.close()
@@ -75,7 +76,9 @@ def create_app(root: Path | Store, hooks: Hooks | None = None) -> web.Applicatio
     return app
 
 
-class _Door:
+class Door:
+    """Answers requests of both APIs from one store."""
+
     def __init__(self, store: Store, hooks: Hooks) -> None:
         self._store, self._hooks = store, hooks
 

@@ -134,3 +134,15 @@ async def notifications(call: Call) -> web.Response:
     """GET /b/BUCKET/notificationConfigs: there are none."""
     call.store.catalogue.bucket(call.parts[1])
     return respond(call, {"kind": "storage#notifications"})
+
+
+async def folders(call: Call) -> web.Response:
+    """GET /b/BUCKET/folders: refused, as for every bucket with a flat namespace."""
+    call.store.catalogue.bucket(call.parts[1])
+    raise Refusal(409, "conflict", "The bucket does not support hierarchical namespace.")
+
+
+async def managed_folders(call: Call) -> web.Response:
+    """GET /b/BUCKET/managedFolders: there are none; `gcloud storage rm --recursive` asks."""
+    call.store.catalogue.bucket(call.parts[1])
+    return respond(call, {"kind": "storage#managedFolders"})
