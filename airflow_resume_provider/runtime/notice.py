@@ -69,6 +69,14 @@ class MetadataServer:
             connection.close()
 
 
+def is_preempted_now() -> bool:
+    """Ask once, briefly; where nobody answers there is no notice."""
+    try:
+        return MetadataServer().preempted(timeout=1.0)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 class NoticeWatch:
     """Reports the metadata server's notice once, from a thread of its own.
 
@@ -88,10 +96,7 @@ class NoticeWatch:
 
     def ask_now(self) -> bool:
         """Ask once more, briefly: the training may have seen the notice before we did."""
-        try:
-            return self.answered.is_set() and MetadataServer().preempted(timeout=1.0)
-        except (OSError, http.client.HTTPException):
-            return False
+        return self.answered.is_set() and is_preempted_now()
 
     def _watch(self) -> None:
         pause = 1.0

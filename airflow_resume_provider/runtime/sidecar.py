@@ -24,7 +24,7 @@ from airflow_resume_provider.runtime.commits import Commits
 from airflow_resume_provider.runtime.events import Events
 from airflow_resume_provider.runtime.formats import format_named
 from airflow_resume_provider.runtime.formats.evidence import read_json
-from airflow_resume_provider.runtime.notice import NoticeWatch
+from airflow_resume_provider.runtime.notice import METADATA_SERVER, Notice, NoticeWatch, is_preempted_now
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.outcome import Outcome, Seen, outcome
 from airflow_resume_provider.runtime.pipeline import Pipeline
@@ -84,6 +84,9 @@ class Sidecar:
     def succeeded(self) -> int:
         """Leave the evidence that the training's container exited 0."""
         self._ledger()
+        if not self.state.notice.exists() and is_preempted_now():
+            # The training saw it before `sync` did, saved and left.
+            Notice(METADATA_SERVER).write(self.state.notice, self.options.grace)
         # Said here and now, since times of files are no evidence: a clock may jump.
         self.state.write(self.state.succeeded, {"noticed": self.state.notice.exists()})
         return ExitCode.FINISHED

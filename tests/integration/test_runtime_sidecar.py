@@ -106,6 +106,19 @@ def test_exit_0_after_a_notice_is_a_preemption(spot: World) -> None:
     assert spot.attempt(1).checkpoints[-1].step == training.heard("stopped")
 
 
+def test_a_notice_that_only_the_training_has_seen_is_no_success(spot: World) -> None:
+    """It asked the metadata server itself, saved and left, before any of ours had looked."""
+    server = spot.with_metadata()
+    job = Job(spot, 1)
+    assert job.ours("restore", "--for-training").wait() == 0
+    spot.loop.run(server.preempt())
+    assert job.training(unmodified(job, 10)).wait() == 0
+    assert job.ours("finish", "--succeeded").wait() == 0
+    assert job.ours("finish").wait() == ExitCode.PREEMPTED
+    assert spot.end(1) == ("preempted", ExitCode.PREEMPTED)
+    assert spot.attempt(1).checkpoints[-1].step == 10
+
+
 def test_finish_brings_up_what_sync_could_not(spot_gcs: World) -> None:
     """Batch kills the background in the middle of the last upload; finish sends it again."""
     job = Job(spot_gcs, 1)
