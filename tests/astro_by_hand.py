@@ -20,8 +20,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import httpx
 import yaml
 
 from airflow_resume_provider.testing.airflow import LocalAirflow
@@ -85,24 +85,24 @@ def load_settings(airflow: LocalAirflow, project: Path) -> None:
         airflow.client.request("POST", "pools", json={**body, "description": pool["pool_description"]})
 
 
-def preempt_while_it_trains(airflow: LocalAirflow, run_id: str, root: Path) -> None:
+def preempt_while_it_trains(airflow: LocalAirflow, run_id: str, storage: str, root: Path) -> None:
     """Take the machine away with the README's command, once there is a checkpoint to lose."""
 
-    def job() -> Any:
-        committed = [path for path in root.rglob("*manifest.json*") if "checkpoints" in str(path)]
-        found = airflow.client.xcoms(DAG, run_id, "train").get("job_name") if committed else None
-        return found and str(found).rpartition("/")[2]
+    def job() -> str:
+        objects = httpx.get(f"{storage}/storage/v1/b/resume/o", trust_env=False).json().get("items", [])
+        committed = any(found["name"].endswith("/manifest.json") for found in objects)
+        return str(airflow.client.xcoms(DAG, run_id, "train")["job_name"]) if committed else ""
 
-    name = until("the first checkpoint", job, timeout=180)
+    name = until("the first checkpoint", job, timeout=120).rpartition("/")[2]
     print(f"preempting {name}", flush=True)
     subprocess.run([BIN / "resume-local", "--root", str(root), "preempt", name], check=True)
 
 
-def train(airflow: LocalAirflow, root: Path) -> list[str]:
+def train(airflow: LocalAirflow, storage: str, root: Path) -> list[str]:
     """Run the example and return its attempts' verdicts."""
     airflow.client.wait_for_dag(DAG)
     run_id = airflow.client.trigger(DAG)
-    preempt_while_it_trains(airflow, run_id, root)
+    preempt_while_it_trains(airflow, run_id, storage, root)
     state = airflow.client.wait_for_run(DAG, run_id, timeout=300)
     assert state == "success", airflow.client.log(DAG, run_id, "train")
     return [attempt["verdict"] for attempt in airflow.client.xcoms(DAG, run_id, "train")["attempts"]]
@@ -122,7 +122,7 @@ def main() -> int:
             environment = {**ASTRO, **dotenv(project, stack), **SHORTER}
             with LocalAirflow(project / "dags", env=environment, progress=print) as airflow:
                 load_settings(airflow, project)
-                verdicts = train(airflow, root)
+                verdicts = train(airflow, stack["STORAGE_EMULATOR_HOST"], root)
         finally:
             sessions.stop()
     print(json.dumps(verdicts))
