@@ -49,6 +49,10 @@ async def list_all(call: Call) -> web.Response:
         token=query.get("pageToken", ""),
     )
     page = call.store.list(call.parts[1], wanted, versions=call.flag("versions"))
+    if call.flag(
+        "softDeleted"
+    ):  # nothing is ever kept that way here; the bucket has to be there all the same
+        page = Page()
     return respond(call, _page_resource(call, page))
 
 

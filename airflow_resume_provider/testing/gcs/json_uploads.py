@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import AsyncIterator
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -23,6 +24,7 @@ from .responses import created
 from .versions import Version
 
 _MAX_HEAD = 1 << 20
+_PIECE = 1 << 20
 
 
 async def insert(call: Call) -> web.StreamResponse:
@@ -40,16 +42,36 @@ async def insert(call: Call) -> web.StreamResponse:
     raise invalid(f"Invalid uploadType: '{kind}'", location="uploadType")
 
 
+def _as_sent(call: Call) -> AsyncIterator[bytes]:
+    """Return the body; what is zipped for the way only (`gcloud storage cp --gzip-in-flight`) unzipped."""
+    zipped = call.headers.get("Content-Encoding", "").lower() == "gzip"
+    return _unzipped(call.chunks()) if zipped else call.chunks()
+
+
+async def _unzipped(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        async for chunk in chunks:
+            while chunk:
+                # In pieces: a small body may unzip to a very large one.
+                yield unzip.decompress(chunk, _PIECE)
+                chunk = unzip.unconsumed_tail
+    except zlib.error:
+        raise invalid("Request body is not valid gzip.") from None
+    if not unzip.eof:
+        raise invalid("Request body is not valid gzip: it ends early.")
+
+
 async def _insert_media(call: Call) -> web.Response:
     given: dict[str, Any] = {"contentType": call.headers.get("Content-Type", "application/octet-stream")}
     if "contentEncoding" in call.query:
         given["contentEncoding"] = call.query["contentEncoding"]
     name = check_object(call.query.get("name", ""))
-    return await _store(call, name, given, call.chunks())
+    return await _store(call, name, given, _as_sent(call))
 
 
 async def _insert_multipart(call: Call) -> web.Response:
-    body = _Related(call.chunks(), _boundary(call.headers.get("Content-Type", "")))
+    body = _Related(_as_sent(call), _boundary(call.headers.get("Content-Type", "")))
     headers, raw = await body.head()
     if not headers.get("Content-Type", "application/json").startswith("application/json"):
         raise invalid("The first part of a multipart upload must be JSON.")
