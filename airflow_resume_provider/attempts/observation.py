@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ENDED_STATES = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
-WAITING_STATES = frozenset({"STATE_UNSPECIFIED", "QUEUED", "SCHEDULED"})
+_BEGUN_STATES = frozenset({"RUNNING", "CANCELLATION_IN_PROGRESS", "DELETION_IN_PROGRESS"})
 GONE = "NOT_FOUND"  # not a state of the API: the job is not there
 
 
@@ -71,6 +71,16 @@ class JobSeen:
     def over(self) -> bool:
         """Whether nothing more will happen to the job by itself."""
         return self.state in ENDED_STATES or self.state == GONE
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is not known to have begun; a state that nobody knows is no sign of that."""
+        return not self.over and self.state not in _BEGUN_STATES
+
+    @property
+    def failing(self) -> bool:
+        """Whether it failed, or will since one of its tasks did."""
+        return self.state == "FAILED" or self.failed_tasks > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form that travels in a trigger's event."""

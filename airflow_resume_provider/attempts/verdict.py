@@ -106,6 +106,8 @@ _IMAGE = re.compile(
 _IMAGE_ABSENT = re.compile(
     r"manifest unknown|not found|denied|unauthorized|does not exist|invalid reference", re.I
 )
+_DRIVER = re.compile(r"\b(gpu|nvidia|cuda)\b.{0,40}\bdrivers?\b", re.I | re.S)
+_SETUP_FAILED = 255
 _QUOTA = re.compile(r"quota", re.I)
 _STOCK_OUT = re.compile(
     r"ZONE_RESOURCE_POOL_EXHAUSTED|RESOURCE_POOL_EXHAUSTED|STOCKOUT|stock.?out|does not have enough resources"
@@ -165,6 +167,21 @@ def waiting_reason(job: JobSeen) -> Verdict:
     return Verdict(kind=Kind.STOCKED_OUT, reason=f"the job was still {job.state} at its queue deadline{said}")
 
 
+def explained(job: JobSeen) -> bool:
+    """Return whether a failed job says why; the API may tell the state before what its tasks went through."""
+    failed = [task.events for task in job.tasks if task.state == "FAILED"]
+    if failed:
+        return all(_says_why(events) for events in failed)
+    # A code that stands for "unknown" may be known to the tasks.
+    return _exit_code(newest_first(job.events)) != _UNKNOWN and _says_why(job.events)
+
+
+def _says_why(events: tuple[EventSeen, ...]) -> bool:
+    patterns = (_PREEMPTION, _DISK_FULL, _IMAGE)
+    coded = _exit_code(newest_first(events)) is not None
+    return coded or any(pattern.search(event.description) for pattern in patterns for event in events)
+
+
 def _judge_success(end: EndRecord | None, started: bool) -> Verdict:
     if end is not None and end.state is EndState.FINISHED:
         return Verdict(kind=Kind.SUCCEEDED, reason="the training finished", exit_code=0)
@@ -205,7 +222,7 @@ def _judge_events(events: tuple[EventSeen, ...], end: EndRecord | None, started:
     if code in (None, _UNKNOWN) and _said(end):
         code = _said(end)
     words = " ".join(event.description for event in ordered[:5])
-    meaning = _platform_meaning(code, words, end) or _meaning_of(code, words, started)
+    meaning = _platform_meaning(code, words, end) or _meaning_of(code, words, started, _is_theirs(code, end))
     said = _short(ordered[0].description) if ordered else ""
     return Verdict(
         kind=meaning.kind,
@@ -245,12 +262,20 @@ def _exit_code(ordered: list[EventSeen]) -> int | None:
     return None
 
 
-def _meaning_of(code: int | None, words: str, started: bool) -> _Meaning:
+def _is_theirs(code: int | None, end: EndRecord | None) -> bool:
+    """Whether the container says that the code is the training's own, and none of ours."""
+    return end is not None and end.extra.get("by") == "training" and end.exit_code in (code, -1)
+
+
+def _meaning_of(code: int | None, words: str, started: bool, theirs: bool) -> _Meaning:
     if _DISK_FULL.search(words):
         return _CONTAINER_CODES[ExitCode.NO_SPACE]
     if not started and (code == 125 or _IMAGE.search(words)):
         return _image_failure(words)
-    if code in _CONTAINER_CODES:
+    if not started and (code == _SETUP_FAILED or _DRIVER.search(words)):
+        # https://github.com/DataBiosphere/dsub/issues/229
+        return _Meaning(Kind.INFRASTRUCTURE, "the VM could not be set up, its GPU driver most likely")
+    if code in _CONTAINER_CODES and not theirs:
         return _CONTAINER_CODES[ExitCode(code)]
     if code in _SHELL_CODES:
         return _SHELL_CODES[code]

@@ -70,7 +70,12 @@ def _task_seen(task: Any) -> TaskSeen:
 
 
 def _newest(events: Iterable[Any]) -> tuple[EventSeen, ...]:
-    return tuple(sorted((_event_seen(e) for e in events), key=lambda event: event.time)[-MAX_EVENTS:])
+    """The newest ones; an exit code is never among those that are dropped, as times may be missing."""
+    ordered = sorted((_event_seen(e) for e in events), key=lambda event: event.time)
+    dropped, kept = ordered[:-MAX_EVENTS], ordered[-MAX_EVENTS:]
+    if dropped and not any(event.exit_code for event in kept):
+        kept = [event for event in dropped if event.exit_code][-1:] + kept
+    return tuple(kept)
 
 
 def _event_seen(event: Any) -> EventSeen:
@@ -95,6 +100,8 @@ _AT_WORK = ("PENDING", "ASSIGNED", "RUNNING")
 
 def _failed_tasks(status: Any) -> int:
     """How many tasks failed while others go on; the job's own end follows at once when none does."""
+    if not status.task_groups:
+        return 0
     counts = [group.counts for group in status.task_groups.values()]
     others = sum(count.get(state, 0) for count in counts for state in _AT_WORK)
     return sum(int(count.get("FAILED", 0)) for count in counts) if others else 0

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 API_BUDGET = 300.0  # seconds that one call may be repeated in
+# Waiting for an outage's end in a trigger costs nothing, while a try that ends uses up one of few.
+ERROR_BUDGET = 7200.0
 CALL_TIMEOUT = 60.0  # seconds that one request may take
 _PASSING = {408, 429, 499, 500, 502, 503, 504}
 
@@ -37,7 +39,11 @@ def _of_requests(error: BaseException) -> bool:
 
 
 def repeated(
-    call: Callable[[], T], *, budget: float = API_BUDGET, sleep: Callable[[float], Any] | None = None
+    call: Callable[[], T],
+    *,
+    budget: float = API_BUDGET,
+    sleep: Callable[[float], Any] | None = None,
+    passes: Callable[[BaseException], bool] = passing,
 ) -> T:
     """Make a call, again and again with growing, jittered pauses while its errors are passing ones."""
     import time
@@ -46,7 +52,7 @@ def repeated(
 
     retrying = tenacity.Retrying(
         sleep=sleep or time.sleep,
-        retry=tenacity.retry_if_exception(passing),
+        retry=tenacity.retry_if_exception(passes),
         wait=tenacity.wait_random_exponential(multiplier=0.5, max=30),
         stop=tenacity.stop_after_delay(budget),
         reraise=True,

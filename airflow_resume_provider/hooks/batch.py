@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_resume_provider.checkpoints import StoreOptions
 
 TASK_GROUP = "group0"
+READABLE_WITHIN = 20.0  # seconds after which a job that Create knows is believed without having been read
 
 
 class ResumableBatchHook(GoogleBaseHook):
@@ -58,9 +59,10 @@ class ResumableBatchHook(GoogleBaseHook):
         credentials = None if self.endpoint.emulated else self.get_credentials()
         return clients.client(credentials, self.endpoint, self.get_client_options())
 
-    def _call(self, method: str, request: dict[str, Any]) -> Any:
+    def _call(self, method: str, request: dict[str, Any], budget: float | None = None) -> Any:
         call = getattr(self.get_conn(), method)
-        return repeated(lambda: call(request=request, timeout=CALL_TIMEOUT), budget=self.api_budget)
+        budget = self.api_budget if budget is None else budget
+        return repeated(lambda: call(request=request, timeout=CALL_TIMEOUT), budget=budget)
 
     def submit(self, job: Job, parent: str, job_id: str) -> tuple[Job, bool]:
         """
@@ -80,8 +82,26 @@ class ResumableBatchHook(GoogleBaseHook):
         }
         try:
             return self._ours(self._call("create_job", request), job), False
-        except Conflict:  # over REST, AlreadyExists is no more than that
-            return self._ours(self._call("get_job", {"name": name}), job), True
+        except Conflict as conflict:  # over REST, AlreadyExists is no more than that
+            return self._taken(name, job, conflict), True
+
+    def _taken(self, name: str, wanted: Job, conflict: Exception) -> Job:
+        """Return the job that has the name; Get may learn of a new one later than Create."""
+        from google.api_core.exceptions import Aborted, NotFound
+
+        try:
+            found = repeated(
+                lambda: self._call("get_job", {"name": name}),
+                budget=READABLE_WITHIN,
+                passes=lambda error: isinstance(error, NotFound),
+            )
+        except NotFound:
+            if isinstance(conflict, Aborted):
+                raise conflict from None
+            # The name holds a digest of the training; whoever watches it sees what becomes of it.
+            wanted.name = name
+            return wanted
+        return self._ours(found, wanted)
 
     def _ours(self, found: Job, wanted: Job) -> Job:
         """Return what was found under the name, when it is the same attempt of the same training."""
@@ -117,16 +137,18 @@ class ResumableBatchHook(GoogleBaseHook):
             self.log.info("The tasks of %s could not be read: %r", name, error)
             return []
 
-    def cancel(self, name: str) -> bool:
+    def cancel(self, name: str, *, budget: float | None = None) -> bool:
         """
         Cancel the job; it keeps its record, which deleting would lose.
 
+        :param budget: seconds that it may take while errors are passing ones; the hook's own by default.
         :return: False when there was nothing to cancel.
         """
         from google.api_core.exceptions import BadRequest, Conflict, NotFound
 
         try:
-            self._call("cancel_job", {"name": name, "request_id": identity.request_id(f"cancel {name}")})
+            request = {"name": name, "request_id": identity.request_id(f"cancel {name}")}
+            self._call("cancel_job", request, budget)
         except (NotFound, BadRequest, Conflict):  # over REST a failed precondition is no more than that
             return False
         return True

@@ -17,19 +17,30 @@ from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
 from airflow_resume_provider.attempts.ledger import Entry, Ledger
 from airflow_resume_provider.attempts.observation import GONE, JobSeen
 from airflow_resume_provider.attempts.placement import next_rung
-from airflow_resume_provider.attempts.verdict import Kind, Verdict, judge, waiting_reason
+from airflow_resume_provider.attempts.verdict import Kind, Verdict, explained, judge, waiting_reason
+from airflow_resume_provider.batch.retrying import passing
 from airflow_resume_provider.errors import AttemptFailed, NoProgressError
 from airflow_resume_provider.hooks.lineages import Account, ledger_of, timed
 from airflow_resume_provider.operators.failures import PreemptedRetry, TrainingFailed
 from airflow_resume_provider.operators.plan import Plan
 from airflow_resume_provider.operators.publishing import Publisher, summary
-from airflow_resume_provider.operators.submission import Shown, Submitter, Waiting, clears_of, rung_of
+from airflow_resume_provider.operators.submission import (
+    Shown,
+    Submitter,
+    Waiting,
+    clears_of,
+    rung_of,
+    same_job,
+)
 from airflow_resume_provider.operators.training import Course, Training
 
 if TYPE_CHECKING:
     from airflow_resume_provider.hooks.batch import ResumableBatchHook
 
 log = logging.getLogger(__name__)
+
+UNSEEN = "STATE_UNSPECIFIED"  # of a job that could not be looked at
+LAST_WORD_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +71,7 @@ class Conductor:
         self.submitter = Submitter(self.training, self.publisher, carried or {})
         self.outlets = getattr(context.get("task"), "outlets", None)
         self._ended: Shown | None = None
+        self._held = ""  # the job that is not known to be over
 
     @property
     def waiting(self) -> Waiting | None:
@@ -91,58 +103,116 @@ class Conductor:
     def _go_on(self, course: Course, account: Account) -> Step:
         """Decide about the newest attempt, which an earlier try or a lost worker submitted."""
         intent = account.intent
-        seen = self.training.look(intent.job_name)
+        cleared = self.training.cleared_since(intent)
+        self._held = intent.job_name
+        seen = self._glance(account, cleared)
         if seen is None and account.silent:
-            log.info("Attempt %d was intended, its job was never created; it is now", account.number)
-            return self.submitter.submit(course, account.number, rung_of(intent), "intended before")
+            return self._carry_out(course, account)
+        if seen is None and not self._over_without_job(course, account, cleared):
+            # A job may not be found for minutes and run all the same: the trigger waits for that.
+            return self.submitter.adopt(course, intent)
         seen = seen or JobSeen(name=intent.job_name, state=GONE)
         verdict = judge(seen, account.end, started=account.started is not None)
-        if verdict.kind is Kind.PENDING and not self.training.cleared_since(intent):
-            return self.submitter.adopt(course, intent)
-        if verdict.kind is Kind.PENDING:
-            log.info("The task was cleared while %s ran; it is cancelled", intent.job_name)
-            self.hook.cancel(intent.job_name)
-            verdict = Verdict(kind=Kind.CANCELLED, reason="the task was cleared")
+        if verdict.kind is Kind.PENDING and not cleared:
+            return self.submitter.adopt(course, intent, seen)
+        if not seen.over or verdict.kind is Kind.LOST:
+            there = self.hook.cancel(intent.job_name)
+            if verdict.kind is Kind.PENDING or (there and cleared and verdict.kind is Kind.LOST):
+                log.info("The task was cleared while %s ran; it is cancelled", intent.job_name)
+                verdict = Verdict(kind=Kind.CANCELLED, reason="the task was cleared")
+        self._held = ""
+        return self._follow(course, account, verdict, seen, news=not cleared and not _ended(course, account))
+
+    def _follow(
+        self, course: Course, account: Account, verdict: Verdict, seen: JobSeen, *, news: bool
+    ) -> Step:
+        """Finish, or let the next attempt follow; `news` is an end that no earlier try has dealt with."""
         course = self._accounted(course, account, verdict, seen)
         if verdict.kind is Kind.SUCCEEDED:
             return self._finish(course, account)
         log.info("Attempt %d: %s, %s", account.number, verdict.kind, verdict.reason)
+        if news:
+            self._heed(course, account, verdict)
         rung = next_rung(self.plan.rules.ladder, course.ledger, self.plan.rules.placement_policy)
         return self.submitter.submit(course, account.number + 1, rung or 0, verdict.reason)
+
+    def _glance(self, account: Account, cleared: bool) -> JobSeen | None:
+        """Look at the attempt's job; while the API is out, a job that goes on anyway is not in need of it."""
+        name = account.intent.job_name
+        try:
+            return self.training.look(name)
+        except Exception as error:
+            if cleared or not passing(error):
+                raise
+            log.warning("%s could not be looked at, so it is waited for: %r", name, error)
+            return JobSeen(name=name, state=UNSEEN)
+
+    def _over_without_job(self, course: Course, account: Account, cleared: bool) -> bool:
+        """Whether a job that is not found needs no more patience."""
+        return account.end is not None or cleared or _ended(course, account)
+
+    def _carry_out(self, course: Course, account: Account) -> Step:
+        """Submit what was intended, as long as that is still what would be submitted."""
+        intent = account.intent
+        rung = rung_of(intent)
+        if same_job(intent, self.submitter.intended(course, account.number, rung)):
+            log.info("Attempt %d was intended, its job was never created; it is now", account.number)
+            return self.submitter.submit(course, account.number, rung, "intended before")
+        log.info("Attempt %d was never created, and would be another one by now", account.number)
+        self.hook.cancel(intent.job_name)  # should it have been made after all
+        return self.submitter.submit(course, account.number + 1, rung, "what was intended has changed")
+
+    def _heed(self, course: Course, account: Account, verdict: Verdict) -> None:
+        """Fail what cannot succeed although nobody was there to see its end, and set aside what kills."""
+        adopted = int(account.intent.try_number) < self.training.try_number
+        decision = decide(course.ledger, verdict, self.plan.rules, adopted=adopted)
+        if decision.quarantine:
+            self._quarantine(course, decision.quarantine)
+        if decision.action is Action.FAIL:
+            self._show(course, account.number + 1)
+            raise _error(course.ledger.entries[-1], verdict, decision)
 
     # -- the legs after it -----------------------------------------------------
 
     def proceed(self, event: AttemptEvent) -> Step:
         """Take in the event of the attempt and do what follows from it."""
         carry = event.carry
+        self._held = event.job_name
         self.submitter.began, self.submitter.goes_on = float(carry["began"]), True
         lineage = self.training.open(int(carry["generation"]))
         course = Course(lineage, int(carry["generation"]), Ledger.from_dict(carry["ledger"]))
         account = Account.of(lineage.history(), int(carry["attempt"]))
-        if event.kind is EventKind.UNREACHABLE:
-            raise _unreachable(event)
         seen, verdict = self._verdict(event, account)
         if verdict.kind is Kind.PENDING:
             log.info("%s: %s; the watch goes on", event.job_name, verdict.reason)
-            return self.submitter.adopt(course, account.intent)
-        if not seen.over:
+            return self.submitter.adopt(course, account.intent, begun=True)
+        if not seen.over or verdict.kind is Kind.LOST:
+            # What could not be found for long may run all the same.
             self.hook.cancel(event.job_name)
+        self._held = ""
         return self._act(self._accounted(course, account, verdict, seen), account, verdict)
 
     def _verdict(self, event: AttemptEvent, account: Account) -> tuple[JobSeen, Verdict]:
         started = account.started is not None
+        if event.kind is EventKind.UNREACHABLE:
+            return _in_the_dark(event, account)
         if event.kind is EventKind.ENDED and event.job is not None:
-            return event.job, judge(event.job, account.end, started=started)
-        # A deadline: what has changed since the trigger looked decides first.
-        seen = self.training.look(event.job_name) or JobSeen(name=event.job_name, state=GONE)
+            seen = event.job
+            if seen.failing and not explained(seen):
+                seen = self.training.explained(event.job_name, seen)
+            return seen, judge(seen, account.end, started=started)
+        # A deadline: what has changed since the trigger looked decides first. What
+        # cannot be found now was seen by the trigger, and may well be there.
+        gone = JobSeen(name=event.job_name, state=GONE)
+        seen = self.training.look(event.job_name) or event.job or gone
         verdict = judge(seen, account.end, started=started)
+        if event.kind is EventKind.DEADLINE and verdict.kind not in _FINAL:
+            return seen, Verdict(kind=Kind.TIMED_OUT, reason=event.message, hopeless=True)
         if verdict.kind is not Kind.PENDING:
             return seen, verdict
         if event.kind is EventKind.QUEUE_TIMEOUT:
-            return seen, verdict if seen.state == "RUNNING" else waiting_reason(seen)
-        if event.kind is EventKind.STALLED:
-            return seen, Verdict(kind=Kind.INFRASTRUCTURE, reason=f"stalled: {event.message}")
-        return seen, Verdict(kind=Kind.TIMED_OUT, reason=event.message, hopeless=True)
+            return seen, waiting_reason(seen) if seen.waiting and not started else verdict
+        return seen, Verdict(kind=Kind.INFRASTRUCTURE, reason=f"stalled: {event.message}")
 
     def _act(self, course: Course, account: Account, verdict: Verdict) -> Step:
         intent = account.intent
@@ -212,6 +282,36 @@ class Conductor:
         result = summary(reference, course.ledger, account.number)
         log.info("The training finished: %s", result)
         return Finished(summary=result)
+
+    def forsake(self, error: Exception) -> None:
+        """Cancel the job that this leg holds if the leg ends by `error` and no try will adopt the job."""
+        final = isinstance(error, TrainingFailed) or self.training.last_try
+        waiting = self.waiting.job_name if self.waiting is not None else ""
+        for name in {self._held, waiting} - {""} if final else ():
+            try:
+                if self.hook.cancel(name, budget=LAST_WORD_SECONDS):
+                    log.warning("%s is cancelled: no try is left that could adopt it", name)
+            except Exception:
+                log.exception("%s may still run; end it with: gcloud batch jobs cancel %s", name, name)
+
+
+# What a training's time limit does not change: the rest would be followed by an attempt without time.
+_FINAL = (Kind.SUCCEEDED, Kind.USER_ERROR, Kind.TIMED_OUT, Kind.CANCELLED, Kind.SUPERSEDED)
+
+
+def _ended(course: Course, account: Account) -> bool:
+    """Whether an earlier try, or leg, has taken in the attempt's end already."""
+    known = course.ledger.get(account.number)
+    return known is not None and known.verdict is not Kind.PENDING
+
+
+def _in_the_dark(event: AttemptEvent, account: Account) -> tuple[JobSeen, Verdict]:
+    """Judge without the API: what the container has finished is finished."""
+    seen = JobSeen(name=event.job_name, state=GONE)
+    verdict = judge(seen, account.end)
+    if verdict.kind is not Kind.SUCCEEDED:
+        raise _unreachable(event)
+    return seen, verdict
 
 
 _DID = {

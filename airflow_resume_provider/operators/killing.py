@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RUNNING = "running"
+NEVER = ""  # no state: a last try that is ended has no successor to adopt the job
 # The signal may have come while the task talked to its supervisor, which it
 # then still occupies; a thread that waits for it must not be waited for long.
 SECONDS = 20.0
 
 
 def kill(conductor: Conductor) -> None:
-    """Cancel the job unless the task is still meant to run, as when its worker is shut down."""
+    """Cancel the job unless a next try will adopt it, as when the worker is shut down or time is up."""
     worker = threading.Thread(target=_kill_if_meant, args=(conductor,), daemon=True)
     worker.start()
     worker.join(SECONDS)
@@ -34,7 +35,8 @@ def _kill_if_meant(conductor: Conductor) -> None:
     waiting = conductor.waiting
     if waiting is None:
         return
-    if ruling(waiting.hold, waiting=RUNNING) is Ruling.LEAVE:
+    meant_to_run = NEVER if conductor.training.last_try else RUNNING
+    if ruling(waiting.hold, waiting=meant_to_run) is Ruling.LEAVE:
         log.info("%s is left running for the next try to adopt", waiting.job_name)
         return
     conductor.submitter.killed = True

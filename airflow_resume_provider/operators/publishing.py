@@ -75,10 +75,11 @@ class Publisher:
             return Ledger()
         try:
             state = store.get(STATE_KEY) or {}
-        except Exception as error:
+            mine = state.get("generation") == generation
+            return Ledger.from_dict(state["ledger"]) if mine else Ledger()
+        except Exception as error:  # people can edit it in the UI, too
             log.warning("The task state store could not be read, the lineage is enough: %r", error)
             return Ledger()
-        return Ledger.from_dict(state["ledger"]) if state.get("generation") == generation else Ledger()
 
     def asset_events(self, outlets: Any, reference: Reference | None, training_id: str) -> None:
         """Attach the checkpoint's reference to the events of the task's outlets."""

@@ -28,6 +28,7 @@ from airflow_resume_provider.runtime.env import STORAGE_EMULATOR_HOST
 from airflow_resume_provider.triggers.fence import Hold
 
 if TYPE_CHECKING:
+    from airflow_resume_provider.attempts.observation import JobSeen
     from airflow_resume_provider.checkpoints import Choice, IntentRecord, Reference
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Waiting(Shown):
     carry: Mapping[str, Any]
     placement: Placement
     submitted: float
+    queued: float  # since when it waits for a VM; an intent may be older than its job
 
 
 class Submitter:
@@ -81,20 +83,29 @@ class Submitter:
             raise TrainingFailed(f"resume_from={self.plan.resume_from} cannot be used: {why}")
         return choice
 
-    def adopt(self, course: Course, intent: IntentRecord) -> Waiting:
-        """Wait for a job that is there already."""
+    def adopt(
+        self, course: Course, intent: IntentRecord, seen: JobSeen | None = None, *, begun: bool = False
+    ) -> Waiting:
+        """Wait for a job that is there already; one that has `begun` is past its queue deadline for good."""
         log.info("Adopting attempt %d, %s", intent.attempt, intent.job_name)
         reference = self.choose(course, intent.attempt).reference
-        return self._wait(course, intent, placement_of(intent, self.plan.rules.ladder[0]), reference)
+        placement = placement_of(intent, self.plan.rules.ladder[0])
+        placement = replace(placement, queue_timeout=None) if begun else placement
+        self._wait(course, intent, placement, reference)
+        return self._queued(seen.created if seen is not None else 0.0)
+
+    def _queued(self, since: float) -> Waiting:
+        assert self.waiting is not None
+        self.waiting = replace(self.waiting, queued=since or self.waiting.queued)
+        return self.waiting
 
     def submit(self, course: Course, attempt: int, rung: int, reason: str) -> Waiting:
         """Submit an attempt, or adopt its job when somebody was quicker."""
         choice = self.choose(course, attempt)
         self._require(choice)
-        placement = self.plan.rules.ladder[min(rung, len(self.plan.rules.ladder) - 1)]
-        wanted = self._intent(course, attempt, placement, rung, choice.reference, reason)
+        wanted = self.intended(course, attempt, rung, choice, reason)
         intent = course.lineage.write_intent(wanted)
-        placement = placement_of(intent, placement)
+        placement = placement_of(intent, self._rung(rung))
         waiting = self._wait(course, intent, placement, choice.reference)
         parent, _, job_id = intent.job_name.rpartition("/jobs/")
         job = self._job(course, intent, placement, job_id)
@@ -107,7 +118,10 @@ class Submitter:
             self.training.hook.cancel(intent.job_name)
         verb = "Adopted" if adopted else "Submitted"
         log.info("%s %s as attempt %d on %s: %s", verb, created.name, attempt, placement, choice.why)
-        return waiting
+        return waiting if adopted else self._queued(time.time())
+
+    def _rung(self, rung: int) -> Placement:
+        return self.plan.rules.ladder[min(rung, len(self.plan.rules.ladder) - 1)]
 
     def _require(self, choice: Choice) -> None:
         if self.plan.resume is Resume.REQUIRED and choice.reference is None:
@@ -115,17 +129,14 @@ class Submitter:
                 f"resume='required', but there is no checkpoint to resume from: {choice.why}"
             )
 
-    def _intent(
-        self,
-        course: Course,
-        attempt: int,
-        placement: Placement,
-        rung: int,
-        reference: Reference | None,
-        reason: str,
+    def intended(
+        self, course: Course, attempt: int, rung: int, choice: Choice | None = None, reason: str = ""
     ) -> IntentRecord:
+        """Return what would be submitted now, by today's parameters and today's checkpoints."""
         from airflow_resume_provider.checkpoints import IntentRecord
 
+        reference = (choice or self.choose(course, attempt)).reference
+        placement = self._rung(rung)
         job_id = identity.job_id(self.training.key, course.training_id, attempt)
         return IntentRecord(
             attempt=attempt,
@@ -212,6 +223,7 @@ class Submitter:
             checkpoint_uri=reference.uri if reference else "",
             attempt=intent.attempt,
             submitted=submitted_at(intent),
+            queued=submitted_at(intent),
         )
         return self.waiting
 
@@ -254,6 +266,13 @@ def placement_of(intent: IntentRecord, default: Placement) -> Placement:
     """Read an intent's placement; one written by another version lacks what that did not know."""
     known = {k: v for k, v in intent.placement.items() if k in Placement.__dataclass_fields__}
     return replace(default, **{**known, "zones": tuple(known.get("zones", default.zones))})
+
+
+def same_job(one: IntentRecord, other: IntentRecord) -> bool:
+    """Return whether two intents of one attempt stand for the same job, as far as both say."""
+    said = one.placement.keys() & other.placement.keys()
+    where = all(one.placement[key] == other.placement[key] for key in said)
+    return where and (one.job_name, one.offered) == (other.job_name, other.offered)
 
 
 def submitted_at(intent: IntentRecord) -> float:

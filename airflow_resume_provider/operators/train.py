@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_resume_provider.batch.retrying import ERROR_BUDGET
 from airflow_resume_provider.links.train import CheckpointLink, JobLink, LogsLink
 from airflow_resume_provider.operators.plan import plan
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_resume_provider.operators.plan import Plan
     from airflow_resume_provider.operators.submission import Shown, Waiting
     from airflow_resume_provider.triggers.train import TrainAttemptTrigger
+
+
+T = TypeVar("T")
 
 
 class ResumableTrainOperator(BaseOperator):
@@ -86,8 +91,8 @@ class ResumableTrainOperator(BaseOperator):
     :param gcp_conn_id: the Google Cloud connection.
     :param impersonation_chain: service account, or chain of them, to impersonate.
     :param poll_interval: seconds between two looks at the job.
-    :param error_budget: seconds that the Batch API may fail before the try ends (the job runs on and
-        is adopted by the next).
+    :param error_budget: seconds that the Batch API may fail while the task waits before the try ends (the
+        job runs on and is adopted by the next).
     :param not_found_grace: seconds that a job may not be found before it counts as gone.
     :param deferrable: ``False`` waits in the worker, for installations without a triggerer.
     :param trigger_min_seconds: shortest life of a trigger; default 8, or ``RESUME_TRIGGER_MIN_SECONDS``.
@@ -182,7 +187,7 @@ class ResumableTrainOperator(BaseOperator):
         gcp_conn_id: str = "google_cloud_default",
         impersonation_chain: str | Sequence[str] | None = None,
         poll_interval: float = 10.0,
-        error_budget: float = 600.0,
+        error_budget: float = ERROR_BUDGET,
         not_found_grace: float = 300.0,
         deferrable: bool = True,
         trigger_min_seconds: float | None = None,
@@ -280,14 +285,27 @@ class ResumableTrainOperator(BaseOperator):
 
         for words in missing(context, on_preemption=self.on_preemption):
             self.log.warning("This Airflow is older than 3.3: %s.", words)
-        return self._until_done(self._conducting(context).begin(), context)
+        if self.on_preemption == "retry" and not self.retries:
+            self.log.warning('on_preemption="retry" with retries=0: the first preemption fails the task.')
+        conductor = self._conducting(context)
+        return self._until_done(self._leg(conductor.begin), context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         """Take in the trigger's event: finish, submit the next attempt and wait again, or raise."""
         from airflow_resume_provider.attempts.event import AttemptEvent
 
-        step = self._conducting(context).proceed(AttemptEvent.from_dict(event))
+        conductor = self._conducting(context)
+        step = self._leg(lambda: conductor.proceed(AttemptEvent.from_dict(event)))
         return self._until_done(step, context)
+
+    def _leg(self, work: Callable[[], T]) -> T:
+        """Do the work; when it fails for good, no job is left behind that nobody would adopt."""
+        try:
+            return work()
+        except Exception as error:
+            if self._conductor is not None:
+                self._conductor.forsake(error)
+            raise
 
     def _until_done(self, step: Step, context: Any) -> Any:
         from airflow_resume_provider.operators.conductor import Finished
@@ -298,7 +316,8 @@ class ResumableTrainOperator(BaseOperator):
                 self.defer(trigger=trigger, method_name="execute_complete")
             from airflow_resume_provider.operators.blocking import wait
 
-            step = self._conducting(context).proceed(wait(trigger))
+            event = self._leg(functools.partial(wait, trigger))
+            step = self._leg(functools.partial(self._conducting(context).proceed, event))
         return dict(step.summary)
 
     def _trigger(self, waiting: Waiting) -> TrainAttemptTrigger:
@@ -316,7 +335,7 @@ class ResumableTrainOperator(BaseOperator):
             impersonation_chain=self.impersonation_chain,
             poll_interval=self.poll_interval,
             deadline=began + self.timeout if self.timeout else None,
-            queue_deadline=waiting.submitted + queue if queue else None,
+            queue_deadline=waiting.queued + queue if queue else None,
             stall=stall if self.stall_timeout else None,
             error_budget=self.error_budget,
             not_found_grace=self.not_found_grace,

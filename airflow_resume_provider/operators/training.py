@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_resume_provider.attempts import identity
 from airflow_resume_provider.attempts.ledger import Ledger
-from airflow_resume_provider.attempts.verdict import Kind
+from airflow_resume_provider.attempts.verdict import Kind, explained
 from airflow_resume_provider.hooks.lineages import ledger_of, newest_generation
 from airflow_resume_provider.operators.plan import OnClear, Plan, Resume
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from airflow_resume_provider.hooks.batch import ResumableBatchHook
 
 log = logging.getLogger(__name__)
+
+LATE_WITHIN = 20.0  # seconds that a failed job's explanation is waited for
+LATE_PAUSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class Training:
     def max_tries(self) -> int:
         """Airflow's limit of tries; it rises between two tries exactly when a person cleared the task."""
         return int(self.ti.max_tries or 0)
+
+    @property
+    def last_try(self) -> bool:
+        """Whether Airflow will not begin another try by itself when this one fails."""
+        return self.try_number > self.max_tries
 
     @cached_property
     def store_options(self) -> Any:
@@ -126,8 +134,23 @@ class Training:
     def look(self, job_name: str) -> JobSeen | None:
         """Return the job now, with its tasks when it failed; `None` when the API does not know it."""
         seen = self.hook.look(job_name)
-        failed = seen is not None and (seen.state == "FAILED" or seen.failed_tasks)
-        return self.hook.look(job_name, with_tasks=True) if failed else seen
+        return self.explained(job_name, seen) if seen is not None and seen.failing else seen
+
+    def explained(self, job_name: str, seen: JobSeen) -> JobSeen:
+        """Return a failed job with what its tasks say of it, which the API may tell later than the state."""
+        import tenacity
+
+        def look() -> JobSeen:
+            found = self.hook.look(job_name, with_tasks=True)
+            return found if found is not None and found.failing else seen
+
+        patiently = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda found: not explained(found)),
+            wait=tenacity.wait_exponential(multiplier=LATE_PAUSE, max=LATE_WITHIN / 4),
+            stop=tenacity.stop_after_delay(LATE_WITHIN),
+            retry_error_callback=lambda tried: tried.outcome.result() if tried.outcome else seen,
+        )
+        return patiently(look)
 
     def cancel_strays(self, history: History, ledger: Ledger, *, newest_too: bool = False) -> None:
         """Cancel jobs whose kill never came: attempts of which no end is known."""

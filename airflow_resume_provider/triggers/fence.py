@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 HOLD_KEY = "resume_hold"  # XCom: {"token", "job_name"}
 DEFERRED = "deferred"
+# Nobody sets this by hand: Airflow itself gave the try up, and the next one adopts the job.
+UP_FOR_RETRY = "up_for_retry"
 
 
 class Ruling(StrEnum):
@@ -61,7 +63,7 @@ def rule(
         # A newer try is at work: its own job is not ours to cancel, an older one is.
         adopted = (published or {}).get("job_name") == hold.job_name
         return Ruling.LEAVE if adopted else Ruling.CANCEL
-    if state == waiting and token == hold.token:
+    if state == UP_FOR_RETRY or (state == waiting and token == hold.token):
         return Ruling.LEAVE
     return Ruling.CANCEL
 

@@ -11,7 +11,8 @@ from typing import Any
 from airflow.triggers import base
 
 from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
-from airflow_resume_provider.attempts.observation import WAITING_STATES, JobSeen
+from airflow_resume_provider.attempts.observation import JobSeen
+from airflow_resume_provider.batch.retrying import ERROR_BUDGET
 from airflow_resume_provider.triggers.fence import Hold
 
 MIN_SECONDS = "RESUME_TRIGGER_MIN_SECONDS"
@@ -60,7 +61,7 @@ class TrainAttemptTrigger(base.BaseTrigger):
         deadline: float | None = None,
         queue_deadline: float | None = None,
         stall: Mapping[str, Any] | None = None,
-        error_budget: float = 600.0,
+        error_budget: float = ERROR_BUDGET,
         not_found_grace: float = 300.0,
         minimum_seconds: float = DEFAULT_MIN_SECONDS,
     ) -> None:
@@ -120,14 +121,17 @@ class TrainAttemptTrigger(base.BaseTrigger):
         """Return the event of a deadline that has passed."""
         if self.deadline is not None and now >= self.deadline:
             return self.event(EventKind.DEADLINE, "the training's time limit has passed", job)
-        waiting = job is not None and job.state in WAITING_STATES
+        waiting = job is not None and job.waiting
         if self.queue_deadline is not None and now >= self.queue_deadline and waiting:
             return self.event(EventKind.QUEUE_TIMEOUT, "the job did not start in time", job)
         return None
 
     def next_due(self, job: JobSeen | None) -> float | None:
-        """Return when the next deadline passes, seconds since the epoch."""
-        waiting = job is None or job.state in WAITING_STATES
+        """Return when the next deadline passes, seconds since the epoch.
+
+        A job that has not been seen yet is not known to wait: the first look wakes whoever sleeps.
+        """
+        waiting = job is not None and job.waiting
         moments = [self.deadline, self.queue_deadline if waiting else None]
         return min((m for m in moments if m is not None), default=None)
 

@@ -71,7 +71,7 @@ class FakeBatch:
     def look(self, name: str, *, with_tasks: bool = False) -> JobSeen | None:
         return self.jobs.get(name)
 
-    def cancel(self, name: str) -> bool:
+    def cancel(self, name: str, *, budget: float | None = None) -> bool:
         self.cancelled.append(name)
         seen = self.jobs.get(name)
         if seen is None or seen.over:
