@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from airflow_resume_provider.testing.batch.port import Port
 from airflow_resume_provider.testing.batch.rest_api import rest_handler
 from airflow_resume_provider.testing.batch.service import BatchService
 from airflow_resume_provider.testing.batch.settings import Settings
+from airflow_resume_provider.testing.batch.sockets import SocketDirectory
 from airflow_resume_provider.testing.batch.store import Store
 from airflow_resume_provider.testing.batch.tasks import Executor
 from airflow_resume_provider.testing.executors.machines import MachineHost
@@ -70,14 +70,13 @@ class BatchServer:
         Raises:
             OSError: the address is taken; nothing has been started then.
         """
-        # Socket paths are limited to 107 bytes, so it lies in a short private directory.
-        self._sockets = Path(tempfile.mkdtemp(prefix="rl-"))
+        self._sockets = SocketDirectory()
         self._http = web.Server(self._route, access_log=None)
-        self._port = Port(self._sockets / "grpc", self._http)
+        self._port = Port(self._sockets.path / "grpc", self._http)
         try:
             host, port = self._port.bind(*self._wanted)
         except OSError:
-            self._sockets.rmdir()
+            self._sockets.remove()
             raise
         self.endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         (self.root / "logs").mkdir(parents=True, exist_ok=True)
@@ -103,7 +102,7 @@ class BatchServer:
         return self
 
     def _listen(self) -> None:
-        self._grpc = GrpcApi(self.service, self._sockets / "grpc")
+        self._grpc = GrpcApi(self.service, self._sockets.path / "grpc")
         self._grpc.start()
         self._rest, self._local = rest_handler(self.service), admin_handler(self.admin)
         self._port.start()
@@ -125,6 +124,6 @@ class BatchServer:
         await self._host.stop()
         await asyncio.to_thread(end_marked, self.root / "vms")
         self._store.close()
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        self._sockets.remove()
         shutil.rmtree(self.root / "vms", ignore_errors=True)
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ import functools
 import json
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,7 +72,7 @@ class TaskRun:
     """Runs the runnables of a task.
 
     Args:
-        say: called with a line of the agent's own, for the task's log.
+        announce: called with what whoever only sees the job's events has to know.
     """
 
     group: Any
@@ -83,6 +84,7 @@ class TaskRun:
     log: Path
     environment: dict[str, str]
     greet: bool = False
+    announce: Callable[[str], None] = lambda text: None
     _background: list[tuple[Any, Execution]] = field(default_factory=list)
     _failure: Outcome | None = None
     _ending: bool = False
@@ -117,7 +119,9 @@ class TaskRun:
         try:
             command = self._command(number, runnable)
         except CannotRun as error:
-            self.say(f"runnable {number} cannot be started: {error}", "ERROR", number)
+            text = f"runnable {number} cannot be started: {error}"
+            self.say(text, "ERROR", number)
+            self.announce(f"Task {self.identity.index}: {text}.")
             self._judge(runnable, error.exit_code)
             return
         execution = await self.vm.machine.start(command)

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from airflow_resume_provider.testing.batch.api_errors import invalid
-from airflow_resume_provider.testing.batch.messages import Provisioning
+from airflow_resume_provider.testing.batch.messages import Provisioning, seconds
 from airflow_resume_provider.testing.batch.names import Parent
 from airflow_resume_provider.testing.batch.validation_labels import check_labels
 from airflow_resume_provider.testing.batch.zones import region_of
 
+MAX_FLEX_START_SECONDS = 7 * 86400
 _AT = "job.allocation_policy"
 _LOCATION = re.compile(r"regions/[a-z]+(-[a-z]+)+[0-9]+|zones/[a-z]+(-[a-z]+)+[0-9]+-[a-z]+")
 _MACHINE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
@@ -33,6 +34,7 @@ def check_allocation(job: Any, parent: Parent) -> None:
         kind = instance.WhichOneof("policy_template")
         if kind == "policy":
             _check_policy(instance.policy, f"{_AT}.instances[0].policy")
+            _check_flex_start(job, instance.policy)
         elif kind == "instance_template":
             _check_template(instance.instance_template, parent)
     _check_volumes(job, policy)
@@ -87,6 +89,18 @@ def _check_policy(policy: Any, at: str) -> None:
         raise invalid(f"{at}.boot_disk.size_gb must not be negative.", f"{at}.boot_disk.size_gb")
     for index, disk in enumerate(policy.disks):
         _check_disk(disk, f"{at}.disks[{index}]")
+
+
+def _check_flex_start(job: Any, policy: Any) -> None:
+    """What flex-start gives, it gives for seven days at most."""
+    at = "job.task_groups[0].task_spec.max_run_duration"
+    limit = seconds(job.task_groups[0].task_spec.max_run_duration)
+    if policy.provisioning_model == Provisioning.FLEX_START and limit > MAX_FLEX_START_SECONDS:
+        raise invalid(
+            f"{at} must be at most {MAX_FLEX_START_SECONDS} seconds with the provisioning model FLEX_START, "
+            f"got {limit:g}.",
+            at,
+        )
 
 
 def _check_disk(disk: Any, at: str) -> None:

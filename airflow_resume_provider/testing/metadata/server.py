@@ -51,7 +51,7 @@ class MetadataServer:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.tree: dict[str, Any] = _tree(identity)
-        self.silent = False
+        self.silent = self._stopped = False
         self.requests: list[str] = []
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
@@ -76,6 +76,9 @@ class MetadataServer:
 
     async def stop(self) -> None:
         """Stop listening and drop whoever waits."""
+        self._stopped = True
+        async with self._changed:
+            self._changed.notify_all()
         if self._server and self._http:
             self._server.close()
             await self._http.shutdown(0.01)
@@ -104,7 +107,9 @@ class MetadataServer:
         self.requests.append(request.path)
         if self.silent:
             # As seen in the field after a notice: the connection is taken, no answer ever comes.
-            await asyncio.sleep(3600)
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._stopped)
+            raise _dropped(request)
         if request.path == "/":
             return _text("computeMetadata/\n")
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
@@ -120,6 +125,8 @@ class MetadataServer:
         query = request.query
         if query.get("wait_for_change", "").lower() == "true":
             await self._wait(path, query.get("last_etag", ""), float(query.get("timeout_sec", 0) or 0))
+            if self._stopped:
+                raise _dropped(request)
         value = self._find(path, request)
         if isinstance(value, dict) and query.get("recursive", "").lower() == "true":
             return _json(value)
@@ -148,7 +155,7 @@ class MetadataServer:
         seen = last_etag or etag(self._find_plain(path))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout or None), self._changed:
-                await self._changed.wait_for(lambda: etag(self._find_plain(path)) != seen)
+                await self._changed.wait_for(lambda: self._stopped or etag(self._find_plain(path)) != seen)
 
     def _find_plain(self, path: str) -> Any:
         node: Any = self.tree
@@ -162,6 +169,13 @@ class MetadataServer:
 def etag(value: Any) -> str:
     """Sixteen hex digits that change whenever the value does."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _dropped(request: web.BaseRequest) -> ConnectionResetError:
+    """Cut a connection: what a machine that is gone answers is nothing."""
+    if request.transport is not None:
+        request.transport.abort()
+    return ConnectionResetError("the VM is gone")
 
 
 def _text(text: str, status: int = 200) -> web.Response:

@@ -141,3 +141,18 @@ async def test_google_auth_finds_project_account_and_token(
     assert project == "local-project"
     assert account["email"].endswith("@developer.gserviceaccount.com")  # type: ignore[index]
     assert str(token).startswith("local-")
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_who_waits_when_the_vm_goes_gets_no_answer(server: MetadataServer, silent: bool) -> None:
+    """The connection is cut, and no task of the server is left behind."""
+    before = asyncio.all_tasks()
+    server.silent = silent
+    waiting = asyncio.create_task(ask(server, "instance/preempted?wait_for_change=true", FLAVOR))
+    while not server.requests:
+        await asyncio.sleep(0.01)
+    await server.stop()
+    with pytest.raises(aiohttp.ClientError):
+        await waiting
+    left = asyncio.all_tasks() - before - {waiting}
+    await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 5)

@@ -318,8 +318,23 @@ def test_secrets_come_from_the_local_file_and_a_missing_one_fails_the_task(tmp_p
         client.run(job_of(script("true", environment=bad)), "bad")
         assert client.get_job(name=name_of("good")).status.state == State.SUCCEEDED
         assert client.tasks("bad")[0].status.status_events[-1].task_execution.exit_code == 50000
+        told = descriptions(client.get_job(name=name_of("bad")))
+        assert [text for text in told if name.format("other") in text], "whoever has no logs sees it as well"
         assert "s3cret" not in json.dumps([stack.job("good"), stack.log_entries("good")])
         client.close()
+
+
+def test_a_type_that_nobody_knows_is_said_once_and_runs(client: Client) -> None:
+    """Which types exist where is not known here, so a typing error runs, and one event of the job tells."""
+    policy = batch_v1.AllocationPolicy.InstancePolicy(
+        machine_type="n11-standard-4",
+        accelerators=[batch_v1.AllocationPolicy.Accelerator(type_="nvidia-telsa-t4", count=1)],
+    )
+    allocation = batch_v1.AllocationPolicy(instances=[{"policy": policy}])
+    job = client.run(job_of(script("true"), allocation_policy=allocation, task_count=2))
+    [told] = [text for text in descriptions(job) if "n11-standard-4" in text]
+    assert "nvidia-telsa-t4" in told
+    assert job.status.state == State.SUCCEEDED
 
 
 def test_a_queued_job_has_no_tasks_yet(tmp_path: Path) -> None:

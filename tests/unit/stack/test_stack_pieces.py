@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from airflow_resume_provider.testing.batch.clock import Clock
 from airflow_resume_provider.testing.batch.defaults import system_job_id, system_uid
 from airflow_resume_provider.testing.batch.guard import is_loopback
 from airflow_resume_provider.testing.batch.injection import matches
+from airflow_resume_provider.testing.batch.sockets import SocketDirectory
 from airflow_resume_provider.testing.executors.commands import Paths, disk_path
 from airflow_resume_provider.testing.faults import KINDS, LOSS_KINDS, Plan, fault, preempt, stock_out
 
@@ -243,3 +246,23 @@ def test_the_plugin_imports_nothing_heavy() -> None:
         "assert not {'grpc', 'aiohttp', 'google.cloud.batch_v1', 'airflow'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_a_killed_server_left_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory of a dead process's socket is removed; one that is held, or was just made, is not."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = "import os; from airflow_resume_provider.testing.batch.sockets import *; "
+    killed += "print(SocketDirectory().path, flush=True); os.kill(os.getpid(), 9)"
+    command, env = [sys.executable, "-c", killed], {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    dead, held = Path(done.stdout.strip()), SocketDirectory()
+    assert dead.is_dir(), "it may belong to a server that is just starting"
+    for path in (dead, held.path):
+        os.utime(path, (0, 0))
+    new = SocketDirectory()
+    assert sorted(tmp_path.iterdir()) == sorted([held.path, new.path])
+    for directory in (held, new):
+        directory.remove()
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_resume_provider.testing.batch.api_errors import ApiError
-from airflow_resume_provider.testing.batch.messages import Job
+from airflow_resume_provider.testing.batch.machine_types import unknown_types
+from airflow_resume_provider.testing.batch.messages import Job, Provisioning
 from airflow_resume_provider.testing.batch.names import Parent
 from airflow_resume_provider.testing.batch.settings import Settings
 from airflow_resume_provider.testing.batch.validation import MAX_JOB_BYTES, validate
@@ -203,3 +204,38 @@ def test_legal_labels_are_accepted(labels: dict[str, str]) -> None:
     job = good()
     job.labels.update(labels)
     validate(job, PARENT, "a", Settings())
+
+
+@pytest.mark.parametrize(
+    ("model", "days", "refused"), [("FLEX_START", 8, True), ("FLEX_START", 7, False), ("SPOT", 8, False)]
+)
+def test_flex_start_runs_for_seven_days_at_most(model: str, days: int, refused: bool) -> None:
+    """A longer limit is refused with its field's path; other provisioning models have none here."""
+
+    def change(job: Any) -> None:
+        policy(job).provisioning_model = Provisioning[model]
+        spec(job).max_run_duration.seconds = days * 86400
+
+    if refused:
+        assert "max_run_duration" in refusal(change).message
+    else:
+        job = good()
+        change(job)
+        validate(job, PARENT, "a", Settings())
+
+
+@pytest.mark.parametrize("name", ["a3-highgpu-8g", "n1-custom-4-8192", "custom-2-4096", "e2-micro"])
+def test_machine_types_of_known_families_are_known(name: str) -> None:
+    """By their family, whatever their size."""
+    job = good()
+    policy(job).machine_type = name
+    policy(job).accelerators.add().type_ = "nvidia-tesla-t4-vws"
+    assert unknown_types(job) == []
+
+
+def test_what_no_list_holds_is_unknown() -> None:
+    """A typing error in either is found."""
+    job = good()
+    policy(job).machine_type = "n11-standard-4"
+    policy(job).accelerators.add().type_ = "nvidia-telsa-t4"
+    assert unknown_types(job) == ["n11-standard-4", "nvidia-telsa-t4"]
