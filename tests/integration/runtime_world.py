@@ -72,6 +72,11 @@ class Running:
         return self._log.read_text()
 
     @property
+    def printed(self) -> str:
+        """What the training wrote to its standard output."""
+        return self._out.read_text()
+
+    @property
     def said(self) -> list[dict[str, Any]]:
         """What the training said, one JSON object per whole line."""
         lines = self._out.read_text().split("\n")[:-1]

@@ -67,6 +67,32 @@ def test_a_script_commits_resumes_and_finishes_by_the_sdk(spot: World) -> None:
     assert spot.end(2) == ("finished", 0)
 
 
+OWN = [sys.executable, str(Path(__file__).with_name("own_trainer.py"))]
+
+
+def test_the_documented_trainer_ends_as_if_nothing_had_happened(spot: World) -> None:
+    """The how-to's own script: killed, then stopped by a notice, then finished, with the same weight."""
+    first = spot.start(1, OWN, environ={"STEPS": "100000"})
+    until(first.commits)
+    first.kill_machine()
+    spot.intend(2)
+    second = spot.start(2, OWN, environ={"STEPS": "100000"})
+    until(lambda: "starts at step" in second.printed)
+    second.terminate()
+    assert second.wait() == 80
+    stopped = spot.lineage.choose(3).reference
+    assert stopped is not None
+    assert f"ends at step {stopped.step} " in second.printed
+    spot.intend(3)
+    steps = {"STEPS": str(stopped.step + 25)}
+    third = spot.start(3, OWN, environ=steps)
+    plain = spot.start(1, OWN, "--lineage", f"file://{spot.root}/another", environ=steps, directory="plain")
+    assert (third.wait(), plain.wait()) == (0, 0)
+    assert f"starts at step {stopped.step}\n" in third.printed
+    assert third.printed.splitlines()[-1] == plain.printed.splitlines()[-1]
+    assert spot.end(3) == ("finished", 0)
+
+
 def test_a_lazy_checkpoint_moves_no_bytes_until_it_is_asked_for(spot: World) -> None:
     """With --lazy nothing is restored; two processes of the node that ask share one download."""
     body = """
