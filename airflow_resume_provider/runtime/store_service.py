@@ -19,7 +19,7 @@ from airflow_resume_provider.checkpoints.store import StoreOptions
 from airflow_resume_provider.errors import StoreUnavailable, UploadFailed
 from airflow_resume_provider.runtime.configuration import Configuration, check_configuration
 from airflow_resume_provider.runtime.credentials import held_token
-from airflow_resume_provider.runtime.formats import format_named, format_names
+from airflow_resume_provider.runtime.formats.registry import is_elastic
 from airflow_resume_provider.runtime.gather import Following, Gathering
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.peers import Peers, say_hello
@@ -166,11 +166,10 @@ class StoreService:
         then = manifest.metadata.get("resume", {}).get("configuration")
         if not then:
             return []
-        known = manifest.format in format_names()
         return check_configuration(
             Configuration.from_dict(then),
             Configuration.of(self._options),
-            elastic=self._options.elastic or (known and format_named(manifest.format).elastic),
+            elastic=self._options.elastic or is_elastic(manifest.format),
             strict=self._options.strict,
         )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from airflow_resume_provider.errors import InvalidInput
 from airflow_resume_provider.runtime.formats.found import Format
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 GROUP = "airflow_resume_provider.formats"
 _HERE = "airflow_resume_provider.runtime.formats"
@@ -30,7 +33,7 @@ def format_named(name: str) -> Format:
         return _load("auto:AutoFormat")
     if name in OWN:
         return _load(OWN[name])
-    for entry in entry_points(group=GROUP):
+    for entry in _others():
         if entry.name == name:
             return _made(entry.load())
     raise InvalidInput(
@@ -43,7 +46,19 @@ def format_named(name: str) -> Format:
 
 def format_names() -> list[str]:
     """Return every name that `format_named` accepts."""
-    return ["auto", *OWN, *sorted(entry.name for entry in entry_points(group=GROUP))]
+    return ["auto", *OWN, *sorted(entry.name for entry in _others())]
+
+
+def is_elastic(name: str) -> bool:
+    """Return whether the format called `name`, if there is one, suits another number of processes."""
+    return (name in OWN or name in format_names()) and format_named(name).elastic
+
+
+def _others() -> EntryPoints:
+    # Importing it takes as long as all of the runtime's own modules, and hardly anybody needs it.
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)
 
 
 def _load(where: str) -> Format:
