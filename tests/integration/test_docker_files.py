@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +15,13 @@ import pytest
 import yaml
 
 from airflow_resume_provider.testing.airflow import COMPONENTS
+from airflow_resume_provider.testing.executors import containers
 
 CHECKOUT = Path(__file__).parents[2]
 DOCKER = CHECKOUT / "docker"
 DOCKERFILES = sorted(DOCKER.rglob("Dockerfile"))
 ADDRESSES = {"BATCH_EMULATOR_HOST", "STORAGE_EMULATOR_HOST", "AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT"}
-PODMAN = ("podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs")
-BASE = "docker.io/library/python:3.11-slim-bookworm"
+IMAGES = {"runtime": "localhost/resume-runtime:latest", "trainer": "localhost/trainer:latest"}
 
 
 def compose(name: str) -> dict[str, Any]:
@@ -123,27 +122,47 @@ def test_the_runtime_image_is_not_root_by_default() -> None:
     assert users[-1] not in {"0", "root"}
 
 
-def podman_is_ready() -> bool:
-    if not shutil.which("podman"):
-        return False
-    return (
-        subprocess.run([*PODMAN, "image", "exists", BASE], check=False, capture_output=True).returncode == 0
-    )
+def podman(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run podman with what this machine needs."""
+    command = ["podman", *containers.engine_arguments("podman"), *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
-@pytest.mark.skipif(not podman_is_ready(), reason=f"needs podman and {BASE}")
-@pytest.mark.skipif(os.environ.get("RESUME_TEST_IMAGES") != "1", reason="RESUME_TEST_IMAGES=1 builds images")
+def why_no_images() -> str:
+    """Why the images cannot be run here; empty when they can."""
+    if reason := containers.why_not("podman"):
+        return reason
+    missing = [image for image in IMAGES.values() if podman("image", "exists", image).returncode]
+    return f"no image {' and '.join(missing)}: make images" if missing else ""
+
+
+REASON = why_no_images()
+
+
+@pytest.mark.skipif(bool(REASON), reason=f"no images to run: {REASON}")
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("runtime", ["resume-run", "--help"]), ("trainer", ["python", "train.py", "--steps", "20"])],
+    ("name", "words", "printed"),
+    [
+        ("runtime", ["resume-run", "--help"], "usage: resume-run"),
+        ("runtime", ["id", "-u"], "10001"),
+        ("trainer", ["resume-run", "--help"], "usage: resume-run"),
+        ("trainer", ["python", "train.py", "--steps", "20"], '"event": "finished"'),
+    ],
 )
-def test_images_build_and_run(name: str, words: list[str]) -> None:
-    """Both images build from this checkout and run what the operator would run in them."""
-    limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096", "--network=host"]
-    certificates = [
-        f"--volume={path}:{path}:ro" for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()
-    ]
-    file = DOCKER / name / "Dockerfile"
-    build = [*PODMAN, "build", *limits, "--isolation=chroot", "--pull=never", *certificates]
-    subprocess.run([*build, "--file", str(file), "--tag", f"resume-test-{name}", str(CHECKOUT)], check=True)
-    subprocess.run([*PODMAN, "run", "--rm", *limits, f"resume-test-{name}", *words], check=True)
+def test_images_run_what_the_operator_runs_in_them(name: str, words: list[str], printed: str) -> None:
+    """Each image has its commands on the path, and the runtime's is not root."""
+    options = ["--rm", "--pull=never", "--network=host", *containers.run_arguments("podman")]
+    done = podman("run", *options, IMAGES[name], *words)
+    assert done.returncode == 0, done.stderr
+    assert printed in done.stdout
+
+
+def test_no_containers_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
+    """Where there is no podman, the images' builder names it and Debian's packages, and fails."""
+    command = [sys.executable, str(DOCKER / "images.py")]
+    env = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "podman is not installed" in line
+    assert "apt-get install" in line

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import airflow_resume_provider
+from airflow_resume_provider.errors import InvalidInput
 
+# What the example DAGs run, unless Variables say otherwise.
+TRAINER, RUNTIME = "trainer:latest", "resume-runtime:latest"
 CHECKOUT = Path(airflow_resume_provider.__file__).resolve().parents[1]
 
 
@@ -30,6 +33,8 @@ class Options:
     step_seconds: float
     timeout: float
     hold: bool
+    executor: str
+    sidecar: bool
 
     @property
     def trainer(self) -> Path:
@@ -39,7 +44,19 @@ class Options:
     @property
     def dag(self) -> Path:
         """The example DAG's source."""
-        return CHECKOUT / "dags" / "train_digits.py"
+        return CHECKOUT / "dags" / f"{self.dag_id}.py"
+
+    @property
+    def dag_id(self) -> str:
+        """The example DAG."""
+        return "train_unmodified_image" if self.sidecar else "train_digits"
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """What runs in real containers; nothing where jobs are processes."""
+        if self.executor == "process":
+            return ()
+        return (TRAINER, RUNTIME) if self.sidecar else (TRAINER,)
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -55,6 +72,15 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--step-seconds", type=float, default=0.1, help="pace of the training")
     parser.add_argument("--timeout", type=float, default=480, help="seconds until it gives up")
     parser.add_argument("--hold", action="store_true", help="keep Airflow open at the end, until Ctrl-C")
+    parser.add_argument(
+        "--executor",
+        choices=("process", "podman", "docker"),
+        default="process",
+        help="what jobs are: processes, or real containers, whose images `make images` builds",
+    )
+    parser.add_argument(
+        "--sidecar", action="store_true", help="restore and commit beside an image that knows nothing of it"
+    )
     return Options(**vars(parser.parse_args(arguments)))
 
 
@@ -67,6 +93,21 @@ def check(options: Options) -> None:
         raise DemoError(f"--steps {options.steps} is too short to be preempted twice; use 300 or more.")
     if options.port:
         _check_port(options.port)
+    if options.images:
+        _check_images(options)
+
+
+def _check_images(options: Options) -> None:
+    from airflow_resume_provider.testing.executors.containers import ContainerExecutor
+
+    try:
+        executor = ContainerExecutor(options.executor)
+    except InvalidInput as error:
+        raise DemoError(str(error)) from error
+    if missing := [image for image in options.images if executor.lacks(image)]:
+        raise DemoError(
+            f"{options.executor} has no image {' and '.join(missing)}; `make images` builds them."
+        )
 
 
 def _check_port(port: int) -> None:

@@ -19,10 +19,11 @@ from airflow_resume_provider.testing.demo import observe
 from airflow_resume_provider.testing.demo.news import News, Progress
 from airflow_resume_provider.testing.demo.options import DemoError, Options
 from airflow_resume_provider.testing.demo.story import Story, Twin
+from airflow_resume_provider.testing.executors.containers import ContainerExecutor
 from airflow_resume_provider.testing.faults import Plan, preempt
 from airflow_resume_provider.testing.sessions import Session, Sessions
 
-DAG, TASK = "train_digits", "train"
+TASK = "train"
 VERSIONS = ("apache-airflow", "apache-airflow-providers-google", "google-cloud-batch", "obstore", "numpy")
 
 # Once in training, without any notice and up to eight seconds after a commit, so
@@ -51,7 +52,11 @@ def play(options: Options, progress: Progress) -> Story:
 
 
 def local_stack(options: Options, root: Path) -> LocalStack:
-    """Return a local stack with the plan, in which the trainer's image is this checkout's directory."""
+    """Return a local stack with the plan; without containers, the trainer's image is this checkout's."""
+    if options.images:
+        # Never pulled: a demo must not run an image of the same name from somewhere else.
+        executor = ContainerExecutor(options.executor, pull="never")
+        return LocalStack(root=root, executor=executor, plan=PLAN)
     images = {"*trainer*": {"/opt/trainer": str(options.trainer.parent)}}
     return LocalStack(root=root, executor="process", plan=PLAN, settings=Settings(images=images))
 
@@ -108,15 +113,15 @@ class Play:
 
     def story(self, twin: Twin) -> Story:
         """Trigger the DAG, wait, and return the story."""
-        self._client.wait_for_dag(DAG)
-        run_id = self._client.trigger(DAG)
-        self._progress.say(f"run {run_id} of {DAG} is triggered")
+        self._client.wait_for_dag(self._options.dag_id)
+        run_id = self._client.trigger(self._options.dag_id)
+        self._progress.say(f"run {run_id} of {self._options.dag_id} is triggered")
         state = self._watch(run_id)
         return self._account(run_id, state, twin)
 
     def _watch(self, run_id: str) -> str:
         deadline = time.monotonic() + self._options.timeout
-        while (state := str(self._client.run(DAG, run_id)["state"])) not in ENDED:
+        while (state := str(self._client.run(self._options.dag_id, run_id)["state"])) not in ENDED:
             self._news.tell()
             if time.monotonic() > deadline:
                 raise DemoError(
@@ -130,11 +135,11 @@ class Play:
 
     def _why(self, run_id: str) -> str:
         """Return the end of the task's log, for a person who has to find out."""
-        return "\n".join(self._client.log(DAG, run_id, TASK).splitlines()[-25:])
+        return "\n".join(self._client.log(self._options.dag_id, run_id, TASK).splitlines()[-25:])
 
     def _account(self, run_id: str, state: str, twin: Twin) -> Story:
-        task = self._client.task_instance(DAG, run_id, TASK)
-        xcoms = self._client.xcoms(DAG, run_id, TASK)
+        task = self._client.task_instance(self._options.dag_id, run_id, TASK)
+        xcoms = self._client.xcoms(self._options.dag_id, run_id, TASK)
         uri = str(xcoms.get("checkpoint_uri") or "")
         if not uri:
             raise DemoError(f"The run is {state} and no checkpoint was ever published.")

@@ -47,6 +47,13 @@ def _mixed_cgroups() -> bool:
     return not Path("/sys/fs/cgroup/cgroup.controllers").exists()
 
 
+def run_arguments(engine: str) -> list[str]:
+    """Limits that this machine's containers need: on mixed cgroups podman cannot raise its own."""
+    if engine == "podman" and _mixed_cgroups():
+        return ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
+    return []
+
+
 def why_not(engine: str) -> str:
     """Why containers cannot be run with this engine here; empty when they can."""
     if not shutil.which(engine):
@@ -68,11 +75,15 @@ def why_not(engine: str) -> str:
 class ContainerExecutor:
     """Runs container runnables with podman or docker.
 
+    Args:
+        engine: "podman" or "docker".
+        pull: when images are pulled: never, missing or always; by default what RESUME_LOCAL_PULL says.
+
     Raises:
         InvalidInput: the engine cannot be used here, and why.
     """
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, *, pull: str = "") -> None:
         if reason := why_not(engine):
             raise InvalidInput(
                 f"executor={engine!r} cannot be used: {reason}.",
@@ -80,8 +91,13 @@ class ContainerExecutor:
                 parameter="executor",
                 value=engine,
             )
-        self.name = engine
+        self.name, self._pull = engine, pull
         self._base = [engine, *engine_arguments(engine)]
+
+    def lacks(self, image: str) -> bool:
+        """Whether the engine has no image of this name here."""
+        command = [*self._base, "image", "inspect", image]
+        return subprocess.run(command, capture_output=True, check=False).returncode != 0
 
     def command(self, runnable: Any, place: Place, spec: Any, vm: str) -> Command:
         """The command that runs this runnable."""
@@ -104,16 +120,20 @@ class ContainerExecutor:
         return Command(argv, env, str(place.root), place.log, True, place.runnable, place.attempt)
 
     def _options(self, place: Place, vm: str) -> list[str]:
-        options = ["--rm", "--label", f"{_LABEL}={vm}", "--pull", os.environ.get(PULL, "missing")]
+        options = [
+            "--rm",
+            "--label",
+            f"{_LABEL}={vm}",
+            "--pull",
+            self._pull or os.environ.get(PULL, "missing"),
+        ]
         options += [
             "--network",
             "host",
             "--name",
             f"{vm}-{place.runnable}-{place.attempt}-{os.urandom(3).hex()}",
         ]
-        if self.name == "podman" and _mixed_cgroups():
-            options += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
-        return options
+        return [*options, *run_arguments(self.name)]
 
     def end_command(self, vm: str) -> list[str]:
         """What the VM's init runs at its end, so that containers die with it, whoever else has died."""
