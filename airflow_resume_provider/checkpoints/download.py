@@ -27,7 +27,9 @@ class Download:
     """One checkpoint's transfer into `target`, or only past the checksum when that is `None`."""
 
     def __init__(self, store: Store, prefix: str, uri: str, target: Path | None, meter: Meter) -> None:
-        self._store, self._uri, self._target, self._meter = store, uri, target, meter
+        self._store, self._uri, self._meter = store, uri, meter
+        # Text: joining thousands of `Path`s costs more than opening the files.
+        self._target = None if target is None else os.fspath(target)
         self._prefix = f"{prefix}/" if prefix else ""
         self._patience = Patience(store.options.max_total_seconds)
         self._batch = Batch(0, "restore")
@@ -41,7 +43,8 @@ class Download:
         self._batch.run(job for entry in big for job in self._pieces(entry))
         # A range of a file of some size keeps a stream busy; tiny files are all waiting.
         tiny = sum(entry.size for entry in small) <= len(small) * options.small_bytes
-        self._batch = Batch(options.small_streams if tiny else options.big_streams, "restore")
+        streams = options.small_streams if tiny else options.big_streams
+        self._batch = Batch(streams, "restore", waiting=tiny)
         self._batch.run(partial(self._whole, entry) for entry in small)
 
     def _whole(self, entry: FileEntry) -> None:
@@ -113,7 +116,8 @@ class Download:
         return crc
 
     def _open(self, entry: FileEntry, flags: int = 0) -> _Descriptor:
-        return _Descriptor(self._target / entry.path if self._target else None, os.O_WRONLY | flags)
+        path = None if self._target is None else f"{self._target}/{entry.path}"
+        return _Descriptor(path, os.O_WRONLY | flags)
 
     def _broken(self, reason: str) -> CheckpointBroken:
         return CheckpointBroken(f"{self._uri} is broken: {reason}.", uri=self._uri, reason=reason)
@@ -126,7 +130,7 @@ def _right(entry: FileEntry, crc: int) -> bool:
 class _Descriptor:
     """A file descriptor as a context; `None` when there is nothing to write to."""
 
-    def __init__(self, path: Path | None, flags: int) -> None:
+    def __init__(self, path: str | None, flags: int) -> None:
         self._fd = None if path is None else os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
     def __enter__(self) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import PurePosixPath
 
 from airflow_resume_provider.errors import EscapingPath, InvalidInput
 
@@ -117,4 +116,8 @@ def positive(value: int, parameter: str, *, least: int = 1) -> int:
 
 def parents(path: str) -> list[str]:
     """Return the directories above `path`, outermost first."""
-    return [str(parent) for parent in reversed(PurePosixPath(path).parents)][1:]
+    found, cut = [], path.find("/")
+    while cut >= 0:
+        found.append(path[:cut])
+        cut = path.find("/", cut + 1)
+    return found

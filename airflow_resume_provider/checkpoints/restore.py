@@ -121,8 +121,8 @@ def _check_space(staged: Path, manifest: Manifest) -> None:
 
 def _make_directories(staged: Path, manifest: Manifest) -> None:
     wanted = set(manifest.directories)
-    for entry in manifest.files:
-        wanted.update(names.parents(entry.path))
+    for folder in {entry.path.rpartition("/")[0] for entry in manifest.files} - {""}:
+        wanted.update([*names.parents(folder), folder])
     for directory in sorted(wanted):
         (staged / directory).mkdir(parents=True, exist_ok=True)
 

@@ -34,7 +34,9 @@ class StoreOptions:
         connect_seconds, read_seconds: limits of one connection and of one read.
         max_total_seconds: how long one operation is tried again before the store
             counts as unavailable; default is `RESUME_STORE_SECONDS` or 90.
-        big_streams, small_streams: requests in flight for large and for small files.
+        big_streams: requests in flight for large files.
+        small_streams: the most requests in flight for small files; as many as the
+            time to an answer asks for are used.
         range_bytes, chunk_bytes, part_bytes: pieces of ranged reads, of streamed
             reads, and of multipart uploads.
         small_bytes: mean size up to which files count as small, and are read in one go.
@@ -49,7 +51,7 @@ class StoreOptions:
     read_seconds: float = 15.0
     max_total_seconds: float = field(default_factory=lambda: _seconds("RESUME_STORE_SECONDS", 90.0))
     big_streams: int = 4
-    small_streams: int = 32
+    small_streams: int = 96
     range_bytes: int = 64 * MIB
     # What is checked and then written while the processor's cache still holds it.
     chunk_bytes: int = MIB // 4

@@ -36,8 +36,8 @@ class Upload:
         """Send all files and return their entries; raises `UploadFailed` when one changes meanwhile."""
         options = self._store.options
         mean = sum(source.size for source in sources) / max(len(sources), 1)
-        streams = options.small_streams if mean <= options.small_bytes else options.big_files
-        self._batch = Batch(streams, "commit")
+        tiny = mean <= options.small_bytes
+        self._batch = Batch(options.small_streams if tiny else options.big_files, "commit", waiting=tiny)
         self._batch.run(partial(self._send, source) for source in sources)
         return tuple(self._entries[source.path] for source in sources)
 

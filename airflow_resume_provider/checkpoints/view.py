@@ -29,6 +29,7 @@ from airflow_resume_provider.errors import (
 NO_MANIFEST = "it has no manifest: its commit was never finished"
 QUARANTINED = "it is quarantined"
 ABANDONED = "its commit was abandoned, and another writer took its place"
+_READERS = 32
 
 
 class LineageView:
@@ -279,7 +280,7 @@ def _asked(store: Store, prefix: str, wanted: Collection[str]) -> Mapping[str, i
 
     if not wanted:
         return {}
-    with ThreadPoolExecutor(store.options.small_streams) as pool:
+    with ThreadPoolExecutor(min(_READERS, store.options.small_streams)) as pool:
         return dict(filter(None, pool.map(ask, wanted)))
 
 
