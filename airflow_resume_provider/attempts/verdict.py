@@ -223,7 +223,7 @@ def _judge_events(events: tuple[EventSeen, ...], end: EndRecord | None, started:
         code = _said(end)
     words = " ".join(event.description for event in ordered[:5])
     meaning = _platform_meaning(code, words, end) or _meaning_of(code, words, started, _is_theirs(code, end))
-    said = _short(ordered[0].description) if ordered else ""
+    said = _short(_telling(ordered).description) if ordered else ""
     return Verdict(
         kind=meaning.kind,
         reason="".join((meaning.words, f" ({who})" if who else "", f": {said}" if said else "")),
@@ -250,6 +250,11 @@ def _platform_meaning(code: int | None, words: str, end: EndRecord | None) -> _M
 def _said(end: EndRecord | None) -> int | None:
     """The container's own code; beside an unmodified image it does not know it and says -1."""
     return end.exit_code if end is not None and end.exit_code >= 0 else None
+
+
+def _telling(ordered: list[EventSeen]) -> EventSeen:
+    """The newest event that says something of a code; where times are missing that is not the first."""
+    return next((event for event in ordered if _exit_code([event]) is not None), ordered[0])
 
 
 def _exit_code(ordered: list[EventSeen]) -> int | None:

@@ -112,7 +112,7 @@ class Conductor:
             # A job may not be found for minutes and run all the same: the trigger waits for that.
             return self.submitter.adopt(course, intent)
         seen = seen or JobSeen(name=intent.job_name, state=GONE)
-        verdict = judge(seen, account.end, started=account.started is not None)
+        verdict = _known_or(judge(seen, account.end, started=account.started is not None), course, account)
         if verdict.kind is Kind.PENDING and not cleared:
             return self.submitter.adopt(course, intent, seen)
         if not seen.over or verdict.kind is Kind.LOST:
@@ -303,6 +303,14 @@ def _ended(course: Course, account: Account) -> bool:
     """Whether an earlier try, or leg, has taken in the attempt's end already."""
     known = course.ledger.get(account.number)
     return known is not None and known.verdict is not Kind.PENDING
+
+
+def _known_or(verdict: Verdict, course: Course, account: Account) -> Verdict:
+    """Return what an earlier leg found: it knew why it cancelled the job, which only looks cancelled now."""
+    known = course.ledger.get(account.number)
+    if known is None or known.verdict is Kind.PENDING or verdict.kind in (Kind.PENDING, Kind.SUCCEEDED):
+        return verdict
+    return Verdict(kind=known.verdict, reason=known.reason, exit_code=known.exit_code)
 
 
 def _in_the_dark(event: AttemptEvent, account: Account) -> tuple[JobSeen, Verdict]:

@@ -32,6 +32,7 @@ def published(token="mine", job_name="job-1"):
         pytest.param("running", published("new", "job-1"), Ruling.LEAVE, id="the next try is adopting it"),
         pytest.param("deferred", published("new", "job-2"), Ruling.CANCEL, id="the next try has its own job"),
         pytest.param("deferred", None, Ruling.CANCEL, id="deferred without any hold"),
+        pytest.param("up_for_retry", published(), Ruling.LEAVE, id="Airflow itself gave the try up"),
     ],
 )
 def test_each_situation_has_its_ruling(state, newest, ruling):

@@ -141,7 +141,7 @@ class IndependentBatch:
             name = self._requests[request.request_id]
             if name in self.jobs.held:
                 return self.jobs.shown(self.jobs.held[name])
-        if name in self.jobs.held:
+        if name in self._requests.values():  # a name is given once, whatever became of its job
             raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{name}' already exists")
         self._requests[request.request_id] = name
         return self.jobs.shown(self.jobs.create(name, request.job))

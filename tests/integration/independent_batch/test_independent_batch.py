@@ -26,7 +26,7 @@ from tests.integration.independent_batch.quirks import Quirks
 from tests.integration.independent_batch.server import IndependentBatch
 from tests.integration.independent_batch.trainings import RETRIES, Containers, Script
 
-SEEDS = range(int(os.environ.get("RESUME_INDEPENDENT_SEEDS", "8")))
+SEEDS = range(int(os.environ.get("RESUME_INDEPENDENT_SEEDS", "6")))
 TRAININGS = 6
 PATIENCE = 0.5
 
@@ -43,6 +43,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(watch_api, "CALL_TIMEOUT", PATIENCE)
     short = functools.partial(retrying.repeated, sleep=lambda seconds: time.sleep(min(seconds, 0.02)))
     monkeypatch.setattr(hook_module, "repeated", short)
+    monkeypatch.setattr(hook_module, "READABLE_WITHIN", 1.0)
     monkeypatch.setattr(training, "LATE_PAUSE", 0.02)
     clients.speaks_grpc.cache_clear()
 
