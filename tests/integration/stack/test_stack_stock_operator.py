@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 from stack_clients import job_of, script
 
 from airflow_resume_provider.testing import LocalStack
+
+needs_dag_test = pytest.mark.skipif(
+    version("apache-airflow").startswith("3.2."),
+    reason="dag.test() of Airflow 3.2 does not start with current FastAPI: its own API lacks svcs_registry",
+)
 
 REGION = "us-central1"
 
@@ -56,6 +62,7 @@ def dag_of(monkeypatch: pytest.MonkeyPatch, resume_local: LocalStack) -> Callabl
     return make
 
 
+@needs_dag_test
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_the_stock_operator_runs_a_job(
@@ -69,6 +76,7 @@ def test_the_stock_operator_runs_a_job(
     assert "hello" in resume_local.logs("stock-job")
 
 
+@needs_dag_test
 @pytest.mark.filterwarnings("ignore")
 def test_the_stock_operator_fails_with_the_job(
     dag_of: Callable[..., Any], resume_dag: Callable[..., Any], resume_local: LocalStack
