@@ -25,7 +25,7 @@ from .uploads import Upload
 from .versions import Segments, Version
 
 QUANTUM = 256 * 1024
-_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(?:(\d+)|\*)")
+_RANGE = re.compile(r"bytes (?:(\d+)-(?:(\d+)|\*)|\*)/(?:(\d+)|\*)")
 
 
 async def begin(call: Call) -> web.Response:
@@ -101,7 +101,11 @@ async def _alone(identity: str) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What a Content-Range says. No `start`: only a question. No `total`: more will follow."""
+    """What a Content-Range says.
+
+    No `start`: only a question. No `end`: the body ends the object. An `end`
+    without a `total`: more will follow.
+    """
 
     start: int | None
     end: int | None
@@ -118,7 +122,9 @@ class _Chunk:
         if match is None:
             raise invalid(f"Failed to parse Content-Range header: '{text}'")
         start, last, total = (int(group) if group is not None else None for group in match.groups())
-        chunk = cls(start, last + 1 if last is not None else None, total)
+        # "bytes 5-*/*", as the Node.js client streams: from there on, and the body's end is the object's.
+        end = last + 1 if last is not None else total
+        chunk = cls(start, end, total)
         chunk.check(text, int(length) if length is not None else None)
         return chunk
 

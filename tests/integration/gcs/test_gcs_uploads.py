@@ -330,3 +330,24 @@ def test_uploading_to_no_bucket_is_not_found(client):
     """The client sees NotFound with the cloud's sentence."""
     with pytest.raises(NotFound, match="The specified bucket does not exist"):
         client.bucket("no-such-bucket-here").blob("x").upload_from_string("1")
+
+
+@pytest.mark.parametrize("total", ["*", "300007"])
+def test_a_stream_of_unknown_length_ends_with_its_body(http, session, bucket, total):
+    """The Node.js client sends `bytes N-*/*`, chunked: whatever comes, and that is the object."""
+    data = os.urandom(300_007)
+    address = session()
+    assert chunk(http, address, data[:QUANTUM], 0, "*").status_code == 308
+    rest = (data[at : at + 1000] for at in range(QUANTUM, len(data), 1000))
+    done = http("PUT", address, data=rest, headers={"Content-Range": f"bytes {QUANTUM}-*/{total}"})
+    assert done.status_code == 200, done.text
+    assert bucket.blob("obj").download_as_bytes() == data
+
+
+def test_a_stream_that_is_not_as_long_as_announced_is_no_object(http, session, bucket):
+    """What has arrived is kept, the object is not made."""
+    address = session()
+    broken = http("PUT", address, data=iter([b"x" * 1000]), headers={"Content-Range": "bytes 0-*/300007"})
+    assert broken.status_code == 400
+    assert not bucket.blob("obj").exists()
+    assert chunk(http, address, b"", 0, 300_007).status_code == 308
