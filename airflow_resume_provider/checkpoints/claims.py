@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_resume_provider.checkpoints import names
-from airflow_resume_provider.checkpoints.store import Store
+from airflow_resume_provider.checkpoints.store import Store, exists
 from airflow_resume_provider.checkpoints.view import LineageView, read_json
 from airflow_resume_provider.checkpoints.writer import Life, Writer
-from airflow_resume_provider.errors import AlreadyExists, CommitConflict, ObjectNotFound
+from airflow_resume_provider.errors import AlreadyExists, CommitConflict
 
 _ROUNDS = 20
 
@@ -93,7 +93,7 @@ def claimed(store: Store, view: LineageView, attempt: int) -> Mapping[int, str]:
 
 def is_claimed(store: Store, attempt: int, index: int) -> bool:
     """Return whether one of our writers has begun this checkpoint."""
-    return _is_there(store, claim_name(attempt, index))
+    return exists(store, claim_name(attempt, index))
 
 
 def spend(store: Store, prefix: str, index: int) -> None:
@@ -111,7 +111,7 @@ def _settle(store: Store, attempt: int, index: int, name: str) -> None:
 
 
 def _settle_new(store: Store, attempt: int, index: int, name: str) -> None:
-    if _is_there(store, f"{names.checkpoint_prefix(attempt, index)}/{names.MANIFEST}"):
+    if exists(store, f"{names.checkpoint_prefix(attempt, index)}/{names.MANIFEST}"):
         return
     if read_json(store, name).get("deleted"):
         return
@@ -184,7 +184,7 @@ def _write(store: Store, claim: Claim) -> bool:
     try:
         store.create(claim_name(claim.attempt, claim.index), json.dumps(record).encode())
         # A listing that is older than somebody's whole commit would claim that commit's index.
-        if not _is_there(store, f"{claim.prefix}/{names.MANIFEST}"):
+        if not exists(store, f"{claim.prefix}/{names.MANIFEST}"):
             return True
     except AlreadyExists:
         pass
@@ -193,11 +193,3 @@ def _write(store: Store, claim: Claim) -> bool:
         raise
     release(store, claim)
     return False
-
-
-def _is_there(store: Store, name: str) -> bool:
-    try:
-        store.size(name)
-    except ObjectNotFound:
-        return False
-    return True

@@ -17,6 +17,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from airflow_resume_provider.checkpoints import names
+from airflow_resume_provider.checkpoints.durable import sync_directory
 from airflow_resume_provider.checkpoints.retrying import Patience, Transient
 from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions
 from airflow_resume_provider.errors import (
@@ -228,7 +229,7 @@ def _write(path: Path, pieces: Iterator[Buffer] | list[bytes], *, replace: bool)
             _link(staged, path)
     finally:
         staged.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _write_all(fd: int, piece: Buffer) -> None:
@@ -252,12 +253,3 @@ def _link(staged: Path, path: Path) -> None:
         with path.open("xb") as file:
             file.write(staged.read_bytes())
             os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from airflow_resume_provider.checkpoints.durable import sync_directory
+
 # Names beside the directory are its own with something added, and 255 bytes is all there is.
 _LONGEST = 200
 
@@ -23,7 +25,7 @@ def merge(staged: Path, directory: Path, superseded: Iterable[str]) -> None:
             _real_directory(target / name)
         for name in files:
             Path(path, name).replace(target / name)
-        _sync(target)
+        sync_directory(target)
 
 
 def size_of(path: Path) -> int:
@@ -48,12 +50,3 @@ def _real_directory(path: Path) -> None:
         path.mkdir()
     if path.is_symlink() or not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-
-
-def _sync(path: Path) -> None:
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

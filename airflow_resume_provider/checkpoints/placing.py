@@ -22,12 +22,12 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from airflow_resume_provider.checkpoints.durable import sync_directory, sync_tree, write_durably
 from airflow_resume_provider.checkpoints.merging import merge, short, size_of
 from airflow_resume_provider.checkpoints.names import IN_MOUNT
 from airflow_resume_provider.errors import InvalidInput
@@ -35,8 +35,6 @@ from airflow_resume_provider.errors import InvalidInput
 log = logging.getLogger("airflow_resume_provider.checkpoints")
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# Above so many files one flush of the file system is cheaper than one per file.
-_MANY_FILES = 64
 
 
 class Place:
@@ -112,7 +110,7 @@ class Place:
             _swap(staged, self.directory)
         sync_directory(self._around)
         state = [row for row in self._state() if row[0] in own]
-        _write_durably(self.ready_mark, json.dumps({**mark, "state": state}))
+        write_durably(self.ready_mark, json.dumps({**mark, "state": state}))
         if aside:
             log.warning("%s held other files, which are now in %s", self.directory, aside)
             self._forget_asides(most_asides)
@@ -271,57 +269,6 @@ def _look(path: str, prefix: str, own: tuple[str, ...], found: list[list[Any]]) 
             else:
                 stat = entry.stat(follow_symlinks=False)
                 found.append([prefix + entry.name, stat.st_ino, stat.st_size, stat.st_mtime_ns])
-
-
-def sync_tree(top: Path) -> None:
-    """Make a tree durable: its files, then its directories."""
-    files, folders = [], [str(top)]
-    for path, below, names in os.walk(top):
-        files += [f"{path}/{name}" for name in names]
-        folders += [f"{path}/{name}" for name in below]
-    if len(files) > _MANY_FILES and _sync_file_system(top):
-        return
-    with ThreadPoolExecutor(8, thread_name_prefix="fsync") as pool:
-        list(pool.map(_sync, files))
-    for folder in reversed(folders):
-        sync_directory(Path(folder))
-
-
-def _sync_file_system(path: Path) -> bool:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        return bool(ctypes.CDLL(None).syncfs(fd) == 0)
-    except AttributeError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable, where the file system has a notion of it."""
-    with suppress(OSError):
-        _sync(str(path))
-
-
-def _write_durably(path: Path, text: str) -> None:
-    staged = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        with staged.open("x") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
-    sync_directory(path.parent)
 
 
 def clear(directory: str | os.PathLike[str], *, most_asides: int | None = None) -> None:

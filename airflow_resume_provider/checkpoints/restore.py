@@ -136,27 +136,9 @@ def _system_error(error: OSError, required: int, directory: Path) -> Exception:
             required=required,
             free=0,
         )
-    if error.errno == errno.ENAMETOOLONG and len(os.fsencode(directory.name)) > _LONGEST_NAME:
-        return InvalidInput(
-            f"The name of the directory {str(directory)!r} is longer than this file system allows.",
-            did="Nothing was restored.",
-            parameter="dir",
-            value=str(directory),
-        )
-    if error.errno == errno.ENAMETOOLONG:
-        return InvalidInput(
-            f"A name of the checkpoint is longer than this file system allows ({error.filename}).",
-            did="Nothing was restored.",
-            parameter="directory",
-            value=str(directory),
-        )
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
-        return InvalidInput(
-            f"{directory} cannot be a directory ({error.strerror}: {error.filename}).",
-            did="Nothing was restored.",
-            parameter="dir",
-            value=str(directory),
-        )
+    if reason := _bad_name(error, directory):
+        parameter, seen = reason
+        return InvalidInput(seen, did="Nothing was restored.", parameter=parameter, value=str(directory))
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PermissionDenied(
             f"May not write to {error.filename or directory} ({error.strerror}).",
@@ -165,3 +147,15 @@ def _system_error(error: OSError, required: int, directory: Path) -> Exception:
             permission="write access",
         )
     return error
+
+
+def _bad_name(error: OSError, directory: Path) -> tuple[str, str] | None:
+    """Return the parameter that the system cannot take, and what was seen; `None` for other failures."""
+    if error.errno == errno.ENAMETOOLONG and len(os.fsencode(directory.name)) > _LONGEST_NAME:
+        return "dir", f"The name of the directory {str(directory)!r} is longer than this file system allows."
+    if error.errno == errno.ENAMETOOLONG:
+        seen = f"A name of the checkpoint is longer than this file system allows ({error.filename})."
+        return "directory", seen
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
+        return "dir", f"{directory} cannot be a directory ({error.strerror}: {error.filename})."
+    return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_resume_provider.errors import InvalidInput, StoreMisconfigured
+from airflow_resume_provider.errors import InvalidInput, ObjectNotFound, StoreMisconfigured
 
 Buffer = bytes | bytearray | memoryview
 MIB = 1024 * 1024
@@ -121,6 +121,15 @@ class Store(Protocol):
 
     def local_path(self, name: str) -> Path | None:
         """Return where the object lies on this machine, or `None` when it does not."""
+
+
+def exists(store: Store, name: str) -> bool:
+    """Return whether an object is there."""
+    try:
+        store.size(name)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _is_unicode(text: str) -> bool:

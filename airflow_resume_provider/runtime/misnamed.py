@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_resume_provider.checkpoints import names
-from airflow_resume_provider.checkpoints.store import Store, open_store
-from airflow_resume_provider.errors import CheckpointNotFound, InvalidInput, ObjectNotFound
+from airflow_resume_provider.checkpoints.store import Store, exists, open_store
+from airflow_resume_provider.errors import CheckpointNotFound, InvalidInput
 
 
 def no_checkpoint(uri: str, error: CheckpointNotFound) -> CheckpointNotFound:
@@ -26,7 +26,7 @@ def require_directory(uri: str) -> None:
 
 def require_lineage(store: Store) -> str:
     """Return words about a lineage without attempts; raises `InvalidInput` for a checkpoint's URI."""
-    if _is_there(store, names.MANIFEST):
+    if exists(store, names.MANIFEST):
         place = names.split_checkpoint(store.uri)
         raise InvalidInput(
             f"{store.uri} is a checkpoint, not a lineage.",
@@ -44,11 +44,3 @@ def _what_it_is(uri: str) -> str:
     if names.split_checkpoint(uri) is None:
         return "It is no lineage either. A checkpoint's URI ends in attempts/N/checkpoints/N."
     return ""
-
-
-def _is_there(store: Store, name: str) -> bool:
-    try:
-        store.size(name)
-    except ObjectNotFound:
-        return False
-    return True
