@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_resume_provider.attempts.observation import GONE, EventSeen, JobSeen, TaskSeen
-from airflow_resume_provider.attempts.verdict import Kind, judge, waiting_reason
+from airflow_resume_provider.attempts.verdict import Kind, explained, judge, waiting_reason
 from airflow_resume_provider.checkpoints.records import EndRecord, EndState
 
 NAME = "projects/p/locations/us-central1/jobs/j"
@@ -167,6 +167,43 @@ def test_newest_event_decides_whatever_their_order():
     events = (event("exit code 1", time=20, code=1), event(SPOT, time=10, code=50001))
     assert judge(failed(task(*events))).kind is Kind.USER_ERROR
     assert judge(failed(task(*reversed(events)))).kind is Kind.USER_ERROR
+
+
+def test_the_reason_quotes_the_event_that_tells_of_the_code():
+    """Where events have no times the last in the list may be about something else."""
+    other = event("Task state is updated from ASSIGNED to RUNNING", time=0.0)
+    verdict = judge(failed(task(event("the VM is gone, exit code 50002", time=0.0, code=50002), other)))
+    assert verdict.kind is Kind.INFRASTRUCTURE
+    assert "the VM is gone" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        pytest.param(failed(task(event("exit code 1", code=1))), True, id="a task's code"),
+        pytest.param(failed(task(event("", code=50000))), True, id="a task's unknown code"),
+        pytest.param(failed(task(event(SPOT.split(" with")[0]))), True, id="words of preemption"),
+        pytest.param(failed(task(event("no space left on device"))), True, id="words of a full disk"),
+        pytest.param(failed(events=(event("exit code 3", code=3),)), True, id="the job's code"),
+        pytest.param(failed(), False, id="nothing"),
+        pytest.param(failed(events=(event("", code=50000),)), False, id="the job's unknown code"),
+        pytest.param(failed(task(), events=(event("", code=3),)), False, id="a task without events"),
+        pytest.param(failed(task(event("", code=1)), task(number=1)), False, id="one of two tasks"),
+    ],
+)
+def test_a_failure_without_its_reason_is_known(job, told):
+    """The API may tell the state before the reason; only some things are worth waiting for."""
+    assert explained(job) is told
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("exit code 255", 255), ("Failed to install the GPU drivers on the VM", 1)],
+)
+def test_setting_up_the_vm_is_the_platforms_task(words, code):
+    """Before the command ran; afterwards the same code is the command's own."""
+    assert judge(failed(task(event(words, code=code))), started=False).kind is Kind.INFRASTRUCTURE
+    assert judge(failed(task(event(words, code=code))), started=True).kind is Kind.USER_ERROR
 
 
 def test_preemption_of_one_node_is_preemption():

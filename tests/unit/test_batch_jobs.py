@@ -170,3 +170,17 @@ def _value(field):
 
 def _plain(shape):
     return {key: _plain(value) if value is not None else None for key, value in shape.items()}
+
+
+def test_an_exit_code_is_never_dropped_from_a_long_history():
+    """What travels is bounded; where events have no times the one that tells could be the first."""
+    from google.cloud import batch_v1
+
+    from airflow_resume_provider.batch.events import MAX_EVENTS, job_seen
+
+    told = batch_v1.StatusEvent(description="x", task_execution=batch_v1.TaskExecution(exit_code=50001))
+    others = [batch_v1.StatusEvent(description=str(i)) for i in range(2 * MAX_EVENTS)]
+    job = batch_v1.Job(name="j", status=batch_v1.JobStatus(status_events=[told, *others]))
+    seen = job_seen(job).events
+    assert [event.exit_code for event in seen if event.exit_code] == [50001]
+    assert len(seen) == MAX_EVENTS + 1

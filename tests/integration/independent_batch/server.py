@@ -51,7 +51,8 @@ class IndependentBatch:
         self.quirks = quirks
         self.jobs = Jobs(quirks, container, seed)
         self.patience = patience
-        self.down = False
+        self.outage = 0  # so many calls more are refused
+        self.refused = 0
         self.broken: Exception | None = None  # the clock has stopped: a fault of this server
         self.calls: list[str] = []
         self._requests: dict[str, str] = {}
@@ -119,7 +120,10 @@ class IndependentBatch:
         with self._lock:
             self.calls.append(name)
             dice, quirks = self.jobs.dice, self.quirks
-            if self.down or dice.random() < quirks.error_rate:
+            if self.outage > 0:
+                self.outage, self.refused = self.outage - 1, self.refused + 1
+                raise Refused(grpc.StatusCode.UNAVAILABLE, "out")
+            if dice.random() < quirks.error_rate:
                 raise Refused(dice.choice(PASSING), "try again")
             slow = dice.random() < quirks.slow_answers
             answer = work(request, metadata)
@@ -217,6 +221,11 @@ class IndependentBatch:
         return found[start:end], token
 
     # -- for tests -------------------------------------------------------------
+
+    def out(self, calls: int) -> None:
+        """Refuse the next calls."""
+        with self._lock:
+            self.outage += calls
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[Jobs]:

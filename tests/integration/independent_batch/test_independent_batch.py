@@ -19,12 +19,13 @@ import pytest
 from airflow_resume_provider.batch import clients, retrying, watch_api
 from airflow_resume_provider.hooks import batch as hook_module
 from airflow_resume_provider.operators import training
+from airflow_resume_provider.operators.conductor import Conductor
 from airflow_resume_provider.operators.train import ResumableTrainOperator
 from tests.integration.independent_batch.airflow_side import Task, TaskInstance, Triggerer
 from tests.integration.independent_batch.jobs import State
 from tests.integration.independent_batch.quirks import Quirks
 from tests.integration.independent_batch.server import IndependentBatch
-from tests.integration.independent_batch.trainings import RETRIES, Containers, Script
+from tests.integration.independent_batch.trainings import RETRIES, Containers, Outcome, Script
 
 SEEDS = range(int(os.environ.get("RESUME_INDEPENDENT_SEEDS", "6")))
 TRAININGS = 6
@@ -61,6 +62,7 @@ class Bench:
     def __init__(self, tmp_path, monkeypatch, triggerer, seed, quirks, scripts):
         self.root, self.triggerer, self.seed = tmp_path, triggerer, seed
         self.quirks, self.scripts = quirks, scripts
+        self.outage = 0  # so many deferrals begin with the API out, which comes back after as many refusals
         containers = Containers(scripts, tmp_path)
         self.server = IndependentBatch(quirks, containers, seed=seed, patience=PATIENCE)
         extra = {"batch_endpoint": self.server.address, "is_anonymous": True, "project": "local-project"}
@@ -91,7 +93,7 @@ class Bench:
 
     def run(self):
         """Run all of them, and return each one's task with its end."""
-        with self.server, ThreadPoolExecutor(TRAININGS) as pool:
+        with self.server, ThreadPoolExecutor(len(self.scripts)) as pool:
             tasks = {name: self.task(name) for name in self.scripts}
             ends = dict(zip(tasks, pool.map(self._run, tasks.values()), strict=True))
             return {name: (tasks[name], ends[name]) for name in tasks}
@@ -101,6 +103,8 @@ class Bench:
         given_up = set()
 
         def interrupted(running):
+            if self.outage and not given_up:
+                self.server.out(self.outage)
             number = int(running.ti.xcoms["attempts"][-1]["number"])
             outcome = script.outcomes[min(number, len(script.outcomes)) - 1]
             if outcome.kind == "cleared" and number not in given_up:
@@ -117,6 +121,11 @@ class Bench:
         except TimeoutError as error:
             held = [(h.name[-30:], h.state, h.fate, h.reads, h.ending) for h in self.jobs_of(task.ti.task_id)]
             raise TimeoutError(f"{held} {script} {self.server.broken!r} {self.quirks}") from error
+
+    @property
+    def refused(self):
+        """How many calls were refused in the outage."""
+        return self.server.refused
 
     def until_running(self, name):
         """Wait for a job's container."""
@@ -159,3 +168,46 @@ def test_any_server_and_any_course_of_a_training(tmp_path, monkeypatch, triggere
     for name, (task, end) in bench.run().items():
         check(bench, name, task, end)
     assert bench.server.jobs.two_at_once == []
+
+
+def test_an_outage_while_everything_waits_costs_nothing(tmp_path, monkeypatch, triggerer):
+    """The API is out from before the first look until each training is at work: one try, one job each."""
+    scripts = {f"train_{i}": Script([Outcome("preempted"), Outcome("finish")]) for i in range(3)}
+    bench = Bench(tmp_path, monkeypatch, triggerer, 1000, Quirks(), scripts)
+    bench.outage = len(scripts)
+    for name, (task, end) in bench.run().items():
+        check(bench, name, task, end)
+    assert bench.refused >= bench.outage
+    assert bench.server.jobs.two_at_once == []
+
+
+def test_each_of_many_finds_itself_in_a_listing_of_pages(tmp_path, monkeypatch, triggerer):
+    """Seven jobs a page whatever is asked for, opaque tokens, no events: each training gets its own end."""
+    scripts = {f"train_{i:02}": Script([Outcome("preempted"), Outcome("finish")]) for i in range(12)}
+    bench = Bench(tmp_path, monkeypatch, triggerer, 1001, Quirks(lists_events=False), scripts)
+    for name, (task, end) in bench.run().items():
+        check(bench, name, task, end)
+    assert "ListJobs" in bench.server.calls
+
+
+def test_the_last_try_leaves_no_job_behind(tmp_path, monkeypatch, triggerer):
+    """Out of sight for longer than the budget, with no try left: the operator's last word cancels the job."""
+    bench = Bench(tmp_path, monkeypatch, triggerer, 1002, Quirks(), {"train": Script([Outcome("cleared")])})
+    forsake = Conductor.forsake
+
+    def when_the_api_is_back(conductor, error):
+        bench.server.outage = 0
+        forsake(conductor, error)
+
+    def interrupted(running):
+        bench.until_running(running.ti.xcoms["job_name"])
+        bench.server.out(10**6)
+        return ""
+
+    monkeypatch.setattr(Conductor, "forsake", when_the_api_is_back)
+    with bench.server:
+        task = bench.task("train", error_budget=0.2)
+        task.ti.max_tries = 0
+        assert task.run(interrupted) == "failed"
+    assert "out of sight" in task.errors[-1]
+    assert [held.alive for held in bench.jobs_of("train")] == [False]
