@@ -139,6 +139,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
         value = json.loads(body)
     except ValueError:
         raise Refusal(400, "parseError", "Parse Error") from None
+    if value is None:  # Google's Go client writes an absent resource as null
+        return {}
     if not isinstance(value, dict):
         raise Refusal(400, "parseError", "Parse Error")
     return value

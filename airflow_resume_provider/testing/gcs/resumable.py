@@ -163,7 +163,7 @@ async def _take(call: Call, upload: Upload, chunk: _Chunk) -> web.Response:
     if chunk.start is None:
         if chunk.total is not None and chunk.total == state["size"]:
             return await _finish(call, upload, call.headers)
-        return _so_far(state["size"])
+        return _so_far(call, state["size"])
     if chunk.start > state["size"]:
         raise Refusal(
             503,
@@ -175,7 +175,7 @@ async def _take(call: Call, upload: Upload, chunk: _Chunk) -> web.Response:
     complete = chunk.is_last if chunk.end is not None else True
     if complete:
         return await _finish(call, upload, call.headers)
-    return _so_far(state["size"])
+    return _so_far(call, state["size"])
 
 
 def _check_total(state: dict[str, Any], chunk: _Chunk) -> None:
@@ -194,9 +194,14 @@ def _check_total(state: dict[str, Any], chunk: _Chunk) -> None:
     state["total"] = chunk.total
 
 
-def _so_far(size: int) -> web.Response:
-    """308: this many bytes are safe. No Range header means none."""
+def _so_far(call: Call, size: int) -> web.Response:
+    """308: this many bytes are safe. No Range header means none.
+
+    Google's Go client (rclone, gcsfuse) asks for another status, since some proxies follow a 308.
+    """
     headers = {"Range": f"bytes=0-{size - 1}"} if size else {}
+    if call.headers.get("X-GUploader-No-308", "").lower() == "yes":
+        return web.Response(status=200, headers={**headers, "X-Http-Status-Code-Override": "308"})
     return web.Response(status=308, reason="Resume Incomplete", headers=headers)
 
 

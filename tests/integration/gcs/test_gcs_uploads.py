@@ -351,3 +351,25 @@ def test_a_stream_that_is_not_as_long_as_announced_is_no_object(http, session, b
     assert broken.status_code == 400
     assert not bucket.blob("obj").exists()
     assert chunk(http, address, b"", 0, 300_007).status_code == 308
+
+
+def test_a_client_that_wants_no_308_gets_none(http, session, bucket):
+    """Google's Go client is told by a header what the status would have been."""
+    data, address = os.urandom(QUANTUM + 5), session()
+    headers = {"X-GUploader-No-308": "yes", "Content-Range": f"bytes 0-{QUANTUM - 1}/*"}
+    going = http("PUT", address, data=data[:QUANTUM], headers=headers)
+    assert (going.status_code, going.headers["X-Http-Status-Code-Override"]) == (200, "308")
+    assert going.headers["Range"] == f"bytes=0-{QUANTUM - 1}"
+    headers["Content-Range"] = f"bytes {QUANTUM}-{QUANTUM + 4}/{QUANTUM + 5}"
+    done = http("PUT", address, data=data[QUANTUM:], headers=headers)
+    assert "X-Http-Status-Code-Override" not in done.headers
+    assert bucket.blob("obj").download_as_bytes() == data
+
+
+def test_an_absent_resource_may_be_null(http, bucket):
+    """As the Go client copies without changing metadata."""
+    bucket.blob("a").upload_from_string(b"x", content_type="text/x")
+    path = f"/storage/v1/b/{bucket.name}/o/a/rewriteTo/b/{bucket.name}/o/b?alt=json&prettyPrint=false"
+    done = http("POST", path, data=b"null\n", headers={"Content-Type": "application/json"})
+    assert done.status_code == 200, done.text
+    assert done.json()["resource"]["contentType"] == "text/x"
