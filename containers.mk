@@ -10,8 +10,8 @@ images: install
 	@$(BIN)/python docker/images.py
 
 container-tests: images
-	$(BIN)/pytest tests/integration/stack/test_stack_containers.py \
-		tests/integration/stack/test_stack_real_training.py tests/integration/test_docker_files.py
+	$(BIN)/pytest tests/integration/stack/test_stack_containers.py tests/integration/stack/test_stack_real_training.py \
+		tests/integration/test_docker_files.py::test_images_run_what_the_operator_runs_in_them
 
 $(DEMOS:%=demo-%): demo-%: images
 	$(BIN)/python -m airflow_resume_provider.testing.demo --folder demo-$* $(DEMO_$*) $(ARGS)
