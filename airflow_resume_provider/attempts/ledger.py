@@ -11,6 +11,9 @@ from airflow_resume_provider.attempts.verdict import Kind
 # Older attempts than these are only counted: a ledger travels through XCom and
 # triggers, and a training on Spot may have a thousand attempts.
 KEPT = 100
+# Airflow warns of a state above 64 KB, so only the newest attempts are told at length.
+WORDY = 20
+BRIEF = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,14 @@ class Ledger:
         return replace(self, entries=tuple(sorted((*others, entry), key=lambda e: e.number)))._bounded()
 
     def _bounded(self) -> Ledger:
+        return self._without_oldest()._brief()
+
+    def _brief(self) -> Ledger:
+        old, new = self.entries[:-WORDY], self.entries[-WORDY:]
+        brief = [replace(e, reason=e.reason[:BRIEF]) if len(e.reason) > BRIEF else e for e in old]
+        return replace(self, entries=(*brief, *new))
+
+    def _without_oldest(self) -> Ledger:
         if len(self.entries) <= KEPT:
             return self
         old, kept = self.entries[:-KEPT], self.entries[-KEPT:]

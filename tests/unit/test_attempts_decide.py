@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -244,6 +245,24 @@ def test_the_ledger_stays_small_and_its_sums_right(number):
     assert book.count(Kind.PREEMPTED) == number
     assert (book.seconds, book.lost) == (2.0 * number, 1.0 * number)
     assert Ledger.from_dict(book.to_dict()) == book
+
+
+def test_a_long_ledger_fits_into_airflows_state_store():
+    """Airflow warns above 64 KB; long reasons, names and URIs of a hundred attempts stay below."""
+    entry = Entry(
+        number=1,
+        verdict=Kind.PREEMPTED,
+        reason="r" * 300,
+        exit_code=50001,
+        job_name="j" * 120,
+        resumed_from="u" * 160,
+        seconds=3600.0,
+    )
+    book = Ledger()
+    for number in range(1, 301):
+        book = book.with_entry(replace(entry, number=number))
+    assert len(json.dumps(book.to_dict())) < 64 * 1024
+    assert book.entries[-1].reason == entry.reason
 
 
 def test_accounts_are_merged_and_the_ended_one_wins():
