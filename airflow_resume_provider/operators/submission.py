@@ -112,7 +112,10 @@ class Submitter:
         try:
             created, adopted = self.training.hook.submit(job, parent, job_id)
         except Exception as error:
-            raise _not_submitted(error, intent.job_name) from error
+            failure = _not_submitted(error, intent.job_name)
+            if isinstance(failure, TrainingFailed):
+                self.waiting = None  # refused: what has this name, if anything, is not ours to cancel
+            raise failure from error
         if self.killed:
             # The kill came between the intent and the job, when there was nothing to cancel yet.
             self.training.hook.cancel(intent.job_name)

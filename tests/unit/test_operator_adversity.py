@@ -12,7 +12,7 @@ from google.api_core import exceptions
 from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
 from airflow_resume_provider.attempts.observation import EventSeen, JobSeen, TaskSeen
 from airflow_resume_provider.checkpoints import EndRecord, EndState, Lineage
-from airflow_resume_provider.errors import AttemptFailed, PermissionDenied, StoreUnavailable
+from airflow_resume_provider.errors import AttemptFailed, JobNotOurs, PermissionDenied, StoreUnavailable
 from airflow_resume_provider.operators import killing, training
 from airflow_resume_provider.operators.conductor import Finished
 from airflow_resume_provider.operators.failures import PreemptedRetry, TrainingFailed
@@ -116,6 +116,27 @@ def test_no_job_is_left_behind_by_the_last_try(world):
         conductor.proceed(event)
     conductor.forsake(failed.value)
     assert world.batch.alive == []
+
+
+def test_somebody_elses_job_is_never_cancelled(world):
+    """The name is taken by another training's job: that is an error of this task, and no reason to end it."""
+    world.batch.refuse = JobNotOurs("taken", job_name="j")
+    conductor = world.conductor()
+    with pytest.raises(TrainingFailed, match="taken") as failed:
+        conductor.begin()
+    conductor.forsake(failed.value)
+    assert world.batch.cancelled == []
+
+
+def test_a_job_whose_creation_was_never_answered_is_cancelled_by_the_last_try(world):
+    """It may have been made; nobody would ever look for it."""
+    world.ti.max_tries = 0
+    world.batch.refuse = exceptions.DeadlineExceeded("no answer")
+    conductor = world.conductor()
+    with pytest.raises(AttemptFailed) as failed:
+        conductor.begin()
+    conductor.forsake(failed.value)
+    assert [name.endswith("-1") for name in world.batch.cancelled] == [True]
 
 
 def test_a_job_is_left_to_the_next_try(world):
