@@ -1,4 +1,8 @@
-"""Steps of equal work on all cores, with a checkpoint every few seconds; says its steps per second."""
+"""Steps of equal work on all cores, by turns with and without an upload of its checkpoint beside them.
+
+Arguments: seconds in all, and megabytes of each checkpoint. Says for each turn how many steps it made in
+how many seconds, without an upload and with one.
+"""
 
 import json
 import os
@@ -10,11 +14,12 @@ from pathlib import Path
 
 import numpy
 
-seconds, megabytes, every = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-root = Path(os.environ["RESUME_DIR"])
+seconds, megabytes = float(sys.argv[1]), int(sys.argv[2])
+root, pins = Path(os.environ["RESUME_DIR"]), Path(os.environ["RESUME_STATE_DIR"], "pins")
 root.mkdir(parents=True, exist_ok=True)
 matrix = numpy.random.default_rng(1).random((700, 700), numpy.float32)
 ballast = os.urandom(1 << 20)
+TURN = 2.0
 
 
 def save(step):
@@ -24,24 +29,29 @@ def save(step):
         for _ in range(megabytes):
             file.write(ballast)
     new.rename(root / f"checkpoint-{step}")
-    for old in sorted(root.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name[11:]))[:-2]:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(root / f"checkpoint-{step - 1}", ignore_errors=True)
 
 
-for _ in range(20):
-    matrix @ matrix
-steps, saving, begun = 0, 0.0, time.perf_counter()
-last = begun
-while (now := time.perf_counter()) - begun < seconds:
-    matrix @ matrix
-    steps += 1
-    if now - last >= every:
-        save(steps)
-        last = time.perf_counter()
-        saving += last - now
-rate = steps / (time.perf_counter() - begun - saving)
+def train(go_on):
+    """Return how many steps were made while `go_on(seconds so far)`, and in how many seconds."""
+    steps, begun = 0, time.perf_counter()
+    while go_on(time.perf_counter() - begun):
+        matrix @ matrix
+        steps += 1
+    return steps, time.perf_counter() - begun
+
+
+train(lambda so_far: so_far < 1)
+turns, begun = [], time.perf_counter()
+while time.perf_counter() - begun < seconds:
+    without = train(lambda so_far: so_far < TURN)
+    save(len(turns) + 1)
+    train(lambda so_far: not any(pins.iterdir()) and so_far < 10)  # until it has been seen
+    during = train(lambda so_far: any(pins.iterdir()) and so_far < 4 * TURN)
+    turns.append({"without": without, "with": during})
+    train(lambda so_far: any(pins.iterdir()) and so_far < 60)
 own = resource.getrusage(resource.RUSAGE_SELF)
 result = Path(os.environ["RESULT"])
 whole = result.with_suffix(".tmp")
-whole.write_text(json.dumps({"rate": rate, "cpu": own.ru_utime + own.ru_stime}))
+whole.write_text(json.dumps({"turns": turns, "cpu": own.ru_utime + own.ru_stime}))
 whole.rename(result)
