@@ -44,7 +44,7 @@ ELASTIC = "RESUME_ELASTIC"  # "0": 1 when the training can go on with another nu
 LAZY = "RESUME_LAZY"  # "0": 1 restores nothing, the script gets the bytes when it asks the SDK for them
 SHARED_DIR = "RESUME_SHARED_DIR"  # "0": 1 when all nodes see one RESUME_DIR (a network file system)
 POLL = "RESUME_POLL"  # "0.5": seconds between looks at RESUME_DIR
-NICE = "RESUME_NICE"  # "15": niceness of the uploader while the training runs
+NICE = "RESUME_NICE"  # "19": niceness of the uploader while the training runs
 BANDWIDTH = "RESUME_BANDWIDTH"  # "0": cap of the upload in bytes per second while training, 0 is none
 
 # What a framework's own scripts read.

@@ -46,7 +46,7 @@ class Options:
     shared_dir: bool = False
     lazy: bool = False
     poll: float = 0.5
-    nice: int = 15
+    nice: int = 19
     bandwidth: int = 0
     command: tuple[str, ...] = ()
     node: Node = field(default_factory=Node)
@@ -180,7 +180,7 @@ TABLE: Sequence[Option] = (
     Option("--shared-dir", "shared_dir", env.SHARED_DIR, _flag, "1: all nodes see one --dir"),
     Option("--lazy", "lazy", env.LAZY, _flag, "1: restore only what the script asks the SDK for"),
     Option("--poll", "poll", env.POLL, _seconds, "seconds between looks at --dir (0.5)"),
-    Option("--nice", "nice", env.NICE, _natural, "niceness of the uploader while training (15)"),
+    Option("--nice", "nice", env.NICE, _natural, "niceness of the uploader while training (19)"),
     Option(
         "--bandwidth", "bandwidth", env.BANDWIDTH, _natural, "cap while training, bytes per second (0: none)"
     ),

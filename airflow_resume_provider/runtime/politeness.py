@@ -12,18 +12,21 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def be_polite(nice: int) -> None:
-    """Give this process, and its session where sessions compete, this niceness."""
-    _nice_the_threads(nice)
+    """Give this process, and its session where sessions compete, this niceness; wake up without haste.
+
+    A training's threads wait for each other, so what is taken from one of them is taken from all.
+    """
+    _nice_the_threads(nice, "SCHED_BATCH" if nice else "SCHED_OTHER")
     _nice_the_session(nice)
 
 
 def be_quick() -> None:
     """Compete again, as far as this process may: without privileges only its session can."""
-    _nice_the_threads(0)
+    _nice_the_threads(0, "SCHED_OTHER")
     _nice_the_session(0)
 
 
-def _nice_the_threads(nice: int) -> None:
+def _nice_the_threads(nice: int, policy: str) -> None:
     """Linux has a niceness per thread, and the store's client has made its threads long before."""
     try:
         threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
@@ -32,6 +35,8 @@ def _nice_the_threads(nice: int) -> None:
     for thread in threads:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, nice)
+        with contextlib.suppress(OSError, AttributeError):  # Linux alone knows policies
+            os.sched_setscheduler(thread, getattr(os, policy), os.sched_param(0))
 
 
 def _nice_the_session(nice: int) -> None:

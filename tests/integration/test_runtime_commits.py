@@ -153,8 +153,8 @@ def test_the_uploader_is_niced_and_not_the_training(spot: World) -> None:
     run = spot.start(1, [*TOY, "--steps", "1000"], environ={"RESUME_NICE": ""})
     until(lambda: run.heard("start") is not None)
     child = next(p for p in descendants(run.process.pid)[1:] if p != worker_of(run))
-    until(lambda: thread_niceness(worker_of(run)) == {15})
-    assert _session_niceness(worker_of(run)) in (15, None)
+    until(lambda: thread_niceness(worker_of(run)) == {19})
+    assert _session_niceness(worker_of(run)) in (19, None)
     assert _session_niceness(child) in (0, None)
     assert os.getpriority(os.PRIO_PROCESS, child) == os.getpriority(os.PRIO_PROCESS, 0)
 
