@@ -31,6 +31,7 @@ class Quirks:
         error_rate: share of calls that fail in passing.
         lost_answers: share of CreateJob and CancelJob that take effect, and whose answer is lost.
         slow_answers: share of calls that are answered after the client's patience.
+        rest_only: HTTP/1.1 and JSON in place of gRPC.
     """
 
     page_cap: int = 7
@@ -53,6 +54,7 @@ class Quirks:
     error_rate: float = 0.0
     lost_answers: float = 0.0
     slow_answers: float = 0.0
+    rest_only: bool = False
 
     @classmethod
     def drawn(cls, seed: int) -> Quirks:
@@ -69,6 +71,7 @@ class Quirks:
             "error_rate": (0.0, 0.1, 0.3),
             "lost_answers": (0.0, 0.5),
             "slow_answers": (0.0, 0.03),
+            "rest_only": (True, False, False),
         }
         drawn = {f.name: dice.choice(choices.get(f.name, (True, False))) for f in fields(cls)}
         return cls(**drawn)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from google.longrunning import operations_pb2
 
 from tests.integration.independent_batch.jobs import ENDING, NUMBER, OVER, Fate, Held, Jobs, State
 from tests.integration.independent_batch.quirks import Quirks
+from tests.integration.independent_batch.rest import RestFront
 
 SERVICE = "google.cloud.batch.v1.BatchService"
 PASSING = (
@@ -40,6 +41,13 @@ class Refused(Exception):
     def __init__(self, code: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
         self.code = code
+
+
+class Lost(Refused):
+    """The answer is lost on its way; the work is done."""
+
+    def __init__(self) -> None:
+        super().__init__(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
 
 class IndependentBatch:
@@ -61,10 +69,15 @@ class IndependentBatch:
         self._stopped = threading.Event()
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.rest = RestFront(self) if quirks.rest_only else None
+        port = 0 if self.rest else self._server.add_insecure_port("127.0.0.1:0")
+        self.address = self.rest.address if self.rest else f"127.0.0.1:{port}"
 
     def __enter__(self) -> IndependentBatch:
         self._server.start()
+        if self.rest is not None:
+            self._front = threading.Thread(target=self.rest.http.serve_forever, daemon=True)
+            self._front.start()
         self._clock = threading.Thread(target=self._tick, daemon=True)
         self._clock.start()
         return self
@@ -73,6 +86,10 @@ class IndependentBatch:
         self._stopped.set()
         self._clock.join(5)
         self._server.stop(0).wait()
+        if self.rest is not None:
+            self.rest.http.shutdown()
+            self.rest.http.server_close()
+            self._front.join(5)
 
     def _tick(self) -> None:
         while not self._stopped.wait(0.01):
@@ -85,38 +102,51 @@ class IndependentBatch:
 
     # -- the wire --------------------------------------------------------------
 
+    @property
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """What can be called."""
+        return {
+            "CreateJob": self.create,
+            "GetJob": self.get,
+            "CancelJob": self.cancel,
+            "DeleteJob": self.delete,
+            "ListJobs": self.list_jobs,
+            "ListTasks": self.list_tasks,
+        }
+
     def _handlers(self) -> grpc.GenericRpcHandler:
         v1 = batch_v1
-        methods: dict[str, tuple[Any, Any, Any]] = {
-            "CreateJob": (self.create, v1.CreateJobRequest, v1.Job),
-            "GetJob": (self.get, v1.GetJobRequest, v1.Job),
-            "CancelJob": (self.cancel, v1.CancelJobRequest, None),
-            "DeleteJob": (self.delete, v1.DeleteJobRequest, None),
-            "ListJobs": (self.list_jobs, v1.ListJobsRequest, v1.ListJobsResponse),
-            "ListTasks": (self.list_tasks, v1.ListTasksRequest, v1.ListTasksResponse),
+        messages: dict[str, tuple[Any, Any]] = {
+            "CreateJob": (v1.CreateJobRequest, v1.Job),
+            "GetJob": (v1.GetJobRequest, v1.Job),
+            "CancelJob": (v1.CancelJobRequest, None),
+            "DeleteJob": (v1.DeleteJobRequest, None),
+            "ListJobs": (v1.ListJobsRequest, v1.ListJobsResponse),
+            "ListTasks": (v1.ListTasksRequest, v1.ListTasksResponse),
         }
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
                 name: grpc.unary_unary_rpc_method_handler(
-                    self._answering(name, work),
+                    self._answering(name, self.methods[name]),
                     request_deserializer=wanted.deserialize,
                     response_serializer=given.serialize if given else _operation,
                 )
-                for name, (work, wanted, given) in methods.items()
+                for name, (wanted, given) in messages.items()
             },
         )
 
     def _answering(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                return self._answer(name, work, request, dict(context.invocation_metadata()))
+                return self.answer(name, work, request, dict(context.invocation_metadata()))
             except Refused as refused:
                 context.abort(refused.code, str(refused))
 
         return answer
 
-    def _answer(self, name: str, work: Callable[..., Any], request: Any, metadata: dict[str, str]) -> Any:
+    def answer(self, name: str, work: Callable[..., Any], request: Any, metadata: dict[str, str]) -> Any:
+        """Do the work of one call, with all that may go wrong on the way."""
         with self._lock:
             self.calls.append(name)
             dice, quirks = self.jobs.dice, self.quirks
@@ -131,7 +161,7 @@ class IndependentBatch:
         if slow:
             time.sleep(self.patience * 1.5)
         if lost:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            raise Lost
         return answer
 
     # -- the methods -----------------------------------------------------------
