@@ -34,13 +34,19 @@ _QUIET_LIMIT = 30.0
 
 
 class Gathering:
-    """The first node's part: calls the others and waits for all of them."""
+    """The first node's part: calls the others and waits for all of them.
 
-    def __init__(self, store: Store, count: int, path: str, session: str) -> None:
+    `needs` are files that the checkpoint itself names, with the sizes that they at least have:
+    without one of them it could not be loaded, whichever node should have had it.
+    """
+
+    def __init__(self, store: Store, count: int, path: str, session: str, needs: Mapping[str, int]) -> None:
         self._store, self._count, self._path, self._session = store, count, path, session
+        self._needs, self._own = needs, frozenset[str]()
 
     def announce(self, prefix: str, step: int, paths: Sequence[str]) -> None:
         """Tell the others which checkpoint is being committed; the names in `paths` are taken."""
+        self._own = frozenset(paths)
         call = {"prefix": prefix, "step": step, "path": self._path, "taken": list(paths)}
         call["session"] = self._session
         say(self._store, f"{_parts_of(prefix)}/call.json", call)
@@ -61,6 +67,12 @@ class Gathering:
             if waiting and time.monotonic() > until:
                 raise _incomplete(f"nothing came from nodes {sorted(waiting)}", prefix)
             time.sleep(_POLL_SECONDS if waiting else 0)
+        there = {entry.path: entry.size for entry in entries}
+        absent = [
+            name for name, size in self._needs.items() if name not in self._own and there.get(name, -1) < size
+        ]
+        if absent:
+            raise _incomplete(f"no node has the whole of {', '.join(sorted(absent)[:5])}", prefix)
         return entries
 
 

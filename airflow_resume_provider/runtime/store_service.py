@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from airflow_resume_provider.checkpoints.commit import check_superseded
@@ -19,6 +20,7 @@ from airflow_resume_provider.checkpoints.store import StoreOptions
 from airflow_resume_provider.errors import StoreUnavailable, UploadFailed
 from airflow_resume_provider.runtime.configuration import Configuration, check_configuration
 from airflow_resume_provider.runtime.credentials import held_token
+from airflow_resume_provider.runtime.formats.dcp import shards_named
 from airflow_resume_provider.runtime.formats.registry import is_elastic
 from airflow_resume_provider.runtime.gather import Following, Gathering
 from airflow_resume_provider.runtime.options import Options
@@ -209,7 +211,7 @@ class StoreService:
                 attempt=self._options.attempt,
                 files=pinned.files,
                 progress=self._progress,
-                others=self._others(what),
+                others=self._others(pinned.directory, what),
                 **what,
             )
         except UploadFailed:
@@ -217,11 +219,13 @@ class StoreService:
             raise
         return {"reference": reference.to_dict(), "seconds": time.monotonic() - started}
 
-    def _others(self, what: Mapping[str, Any]) -> Gathering | None:
+    def _others(self, directory: Path, what: Mapping[str, Any]) -> Gathering | None:
         if not self._options.gathers:
             return None
         path = what["metadata"]["resume"]["path"]
-        return Gathering(self._lineage.store, self._options.node.count, path, self._session)
+        shards = shards_named(directory / path) or {}
+        needs = {(name if path == "." else f"{path}/{name}"): size for name, size in shards.items()}
+        return Gathering(self._lineage.store, self._options.node.count, path, self._session, needs)
 
     def prune(self) -> dict[str, Any]:
         """Keep the newest checkpoints only, without reading back what was sent a moment ago."""

@@ -40,12 +40,22 @@ def _candidates(directory: Path) -> Iterator[str]:
             yield path
 
 
-def _complete(directory: Path, path: str) -> Found | None:
-    root = directory / path
+def shards_named(root: Path) -> Mapping[str, int] | None:
+    """Return the shards that the metadata in `root` names, each with the byte up to which it must reach.
+
+    `None` where there is no metadata, or none that can be read.
+    """
     try:
         stat = (root / _METADATA).stat()
-        shards = _shards(str(root / _METADATA), stat.st_ino, stat.st_mtime_ns)
+        return _shards(str(root / _METADATA), stat.st_ino, stat.st_mtime_ns)
     except (OSError, pickle.UnpicklingError, EOFError, ValueError, AttributeError, TypeError):
+        return None
+
+
+def _complete(directory: Path, path: str) -> Found | None:
+    root = directory / path
+    shards = shards_named(root)
+    if shards is None:
         return None
     here = [name for name in shards if (root / name).exists()] if _shards_are_apart() else list(shards)
     if not here or not all(_reaches(root / name, shards[name]) for name in here):
