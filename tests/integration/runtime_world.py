@@ -246,3 +246,8 @@ def world(root: Path, *, gcs: bool = False) -> Iterator[World]:
         yield made
     finally:
         made.close()
+
+
+def steps(spot: World, attempt: int = 1) -> list[int]:
+    """Return the steps that an attempt has committed."""
+    return [each.step for each in spot.attempt(attempt).checkpoints]

@@ -7,33 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_resume_provider.errors import ExitCode
 from airflow_resume_provider.testing.gcs.faults import Fault
-from tests.integration.runtime_world import TOY, World, until, world
+from tests.integration.runtime_world import TOY, World, steps, until
 
 PYTHON = [sys.executable, "-S", "-E", "-c"]
 FOREVER = [*TOY, "--steps", "100000"]
-
-
-@pytest.fixture
-def spot(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def spot_gcs(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, gcs=True) as made:
-        yield made
-
-
-def steps(spot: World, attempt: int = 1) -> list[int]:
-    return [each.step for each in spot.attempt(attempt).checkpoints]
 
 
 def test_every_exit_code_of_the_training_passes_through_as_its_own(spot: World) -> None:

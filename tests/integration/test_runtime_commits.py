@@ -5,32 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from airflow_resume_provider.errors import ExitCode
 from airflow_resume_provider.testing.gcs.faults import Fault
-from tests.integration.runtime_world import TOY, Running, World, descendants, until, world
+from tests.integration.runtime_world import TOY, Running, World, descendants, steps, until
 
 PYTHON = [sys.executable, "-S", "-E", "-c"]
-
-
-@pytest.fixture
-def spot(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def spot_gcs(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, gcs=True) as made:
-        yield made
-
-
-def steps(spot: World, attempt: int = 1) -> list[int]:
-    return [each.step for each in spot.attempt(attempt).checkpoints]
 
 
 def worker_of(run: Running) -> int:

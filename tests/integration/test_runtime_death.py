@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,6 @@ from tests.integration.runtime_world import TOY, Running, World, until, world
 
 FOREVER = [*TOY, "--steps", "100000"]
 SHORT = [*TOY, "--steps", "40"]
-
-
-@pytest.fixture
-def spot(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def spot_gcs(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, gcs=True) as made:
-        yield made
 
 
 def expected_digest(spot: World, *words: str) -> str:

@@ -12,16 +12,10 @@ import pytest
 
 from airflow_resume_provider.errors import ExitCode
 from airflow_resume_provider.runtime.machine import disk_full, oom_kills
-from tests.integration.runtime_world import TOY, World, until, world
+from tests.integration.runtime_world import TOY, World, until
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 PYTHON = [sys.executable, "-S", "-E", "-c"]
-
-
-@pytest.fixture
-def spot(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from airflow_resume_provider.runtime.formats.marian import REQUIRED
-from tests.integration.runtime_world import World, until, world
+from tests.integration.runtime_world import World, until
 
 MARIAN = [sys.executable, "-S", "-E", str(Path(__file__).with_name("fake_marian.py"))]
 MODE = {"PRETRAINED_MODEL_MODE": "init"}
-
-
-@pytest.fixture
-def spot(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
-        yield made
 
 
 def test_two_preemptions_in_a_row_and_then_the_end(spot: World) -> None:

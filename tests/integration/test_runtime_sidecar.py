@@ -6,28 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from airflow_resume_provider.errors import ExitCode
 from airflow_resume_provider.testing.gcs.faults import Fault
-from tests.integration.runtime_world import TOY, World, until, world
+from tests.integration.runtime_world import TOY, World, until
 from tests.integration.sidecar_job import Job
-
-
-@pytest.fixture
-def spot(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def spot_gcs(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path, gcs=True) as made:
-        yield made
-
 
 # It looks for its checkpoint where it writes them, as most scripts do, and knows no variable but its own.
 UNMODIFIED = """
