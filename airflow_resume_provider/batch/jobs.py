@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HOST_DIR = "/var/lib/resume"
 CONTAINER_DIR = "/mnt/resume"
 RUN = "resume-run"
+TRAINING = "train"  # the name of the runnable in which the training runs
 # The default boot disk (30 GB) is too small for an image with CUDA in it.
 BOOT_DISK_GB = 50
 GPU_BOOT_DISK_GB = 150
@@ -121,7 +122,23 @@ def build(
         "logs_policy": {"destination": "CLOUD_LOGGING"},
     }
     whole: dict[str, Any] = merged(job, override or {})
+    for group in whole["task_groups"]:
+        _hand_on_mounts(group["task_spec"])
     return whole
+
+
+def _hand_on_mounts(task_spec: Mapping[str, Any]) -> None:
+    """Show a task's disks and buckets to the training, as the author expects.
+
+    Batch does that by itself only for containers that name no volume, and ours always does:
+    https://cloud.google.com/batch/docs/reference/rest/v1/projects.locations.jobs#Container
+    """
+    paths = [volume.get("mount_path") for volume in task_spec.get("volumes") or ()]
+    for runnable in task_spec.get("runnables") or ():
+        if runnable.get("display_name") == TRAINING and "container" in runnable:
+            volumes = runnable["container"]["volumes"]
+            named = {side for volume in volumes for side in volume.split(":")[:2]}
+            volumes += [f"{path}:{path}" for path in paths if path and path not in named]
 
 
 def _max_run(seconds: float | None) -> dict[str, str]:
@@ -139,7 +156,7 @@ def _runnables(container: ContainerSpec, contract: ContractSpec) -> list[dict[st
         "volumes": mounts(container),
         **docker_options(container),
     }
-    return [{"display_name": "train", "container": inside, "environment": environment(container, contract)}]
+    return [{"display_name": TRAINING, "container": inside, "environment": environment(container, contract)}]
 
 
 def mounts(container: ContainerSpec) -> list[str]:

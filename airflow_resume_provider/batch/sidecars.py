@@ -12,6 +12,7 @@ from airflow_resume_provider.batch.jobs import (
     CONTAINER_DIR,
     HOST_DIR,
     RUN,
+    TRAINING,
     ContainerSpec,
     ContractSpec,
     docker_options,
@@ -42,7 +43,7 @@ def runnables(container: ContainerSpec, contract: ContractSpec) -> list[dict[str
     return [
         {"display_name": "restore", "container": ours(["restore", "--for-training"]), "environment": shared},
         {"display_name": "sync", "container": beside, "environment": shared, "background": True},
-        {"display_name": "train", "container": training, "environment": shared},
+        {"display_name": TRAINING, "container": training, "environment": shared},
         # Batch does not tell a later runnable how an earlier one ended; that this one runs at all is
         # the evidence that the training exited 0.
         {"display_name": "succeeded", "container": ours(["finish", "--succeeded"]), "environment": shared},

@@ -133,6 +133,23 @@ def test_overrides_are_merged_in_either_spelling(override):
     assert spec.runnables[0].container.commands[0] == "resume-run"
 
 
+@pytest.mark.parametrize("runtime_image", [None, "runtime:1"])
+def test_the_training_sees_the_tasks_own_disks_and_buckets(runtime_image):
+    """Batch hands them on only to containers without volumes; ours is given them beside its own."""
+    task = {
+        "volumes": [
+            {"gcs": {"remote_path": "data"}, "mount_path": "/mnt/disks/data"},
+            {"device_name": "scratch", "mount_path": "/var/lib/resume"},
+        ]
+    }
+    job = built({"task_groups": [{"task_spec": task}]}, runtime_image=runtime_image)
+    seen = {r.display_name: list(r.container.volumes) for r in job.task_groups[0].task_spec.runnables}
+    assert seen["train"] == ["/var/lib/resume:/mnt/resume", "/mnt/disks/data:/mnt/disks/data"]
+    assert [name for name, volumes in seen.items() if "/mnt/disks/data:/mnt/disks/data" in volumes] == [
+        "train"
+    ]
+
+
 def test_override_of_volumes_keeps_ours():
     """A further volume does not take the checkpoints' one away."""
     more = {"task_groups": [{"task_spec": {"runnables": [{"container": {"volumes": ["/a:/b"]}}]}}]}
