@@ -36,10 +36,10 @@ types: install
 
 # Side by side; then, alone on the machine, what starts a real Airflow.
 test: install
-	$(BIN)/pytest tests/unit tests/integration tests/docs -n 2 --dist loadfile || $(ALONE)
+	$(BIN)/pytest tests/unit tests/integration tests/docs -n 2 --dist loadfile --durations=15 || $(ALONE)
 
 e2e: install
-	$(BIN)/pytest tests/e2e || $(ALONE)
+	$(BIN)/pytest tests/e2e --durations=15 || $(ALONE)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks
