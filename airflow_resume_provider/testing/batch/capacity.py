@@ -3,31 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
+import bisect
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# So often others may go first before they all wait for one whose VMs must come at once.
+OVERTAKEN_AT_MOST = 100
+
+
+@dataclass(order=True)
+class _Waiting:
+    rank: tuple[int, bool, int]
+    wanted: int = field(compare=False)
+    least: int = field(compare=False)
+    turn: asyncio.Future[int] = field(compare=False)
+    overtaken: int = field(default=0, compare=False)
 
 
 class Capacity:
-    """A counting semaphore that serves the highest priority first and never lets a small job overtake."""
+    """A counting semaphore that serves the highest priority first, and gives what there is.
+
+    Who needs more at once than is free is overtaken by whom that is enough
+    for, but not for ever.
+    """
 
     def __init__(self, vms: int) -> None:
         self.total, self.free = vms, vms
         self._order = itertools.count()
-        self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
 
-    async def take(self, wanted: int, priority: int) -> int:
-        """Wait for that many VMs, never for more than there are; returns how many were taken."""
-        wanted = min(wanted, self.total)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (-priority, next(self._order), wanted, turn))
+    async def take(
+        self,
+        wanted: int,
+        priority: int,
+        least: int = 1,
+        *,
+        more: bool = False,
+        waits: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Wait for VMs, never for more than there are; returns how many were taken.
+
+        Args:
+            least: fewer are of no use.
+            more: for a job that runs already; those that wait to begin go first.
+            waits: called once when there is nothing to be had at once.
+        """
+        wanted, least = min(wanted, self.total), min(least, self.total)
+        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting((-priority, more, next(self._order)), wanted, least, turn)
+        bisect.insort(self._waiting, waiting)
         self._serve()
+        if not turn.done():
+            waits()
         try:
-            await turn
+            return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give(wanted)
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+                self._serve()
+            else:
+                self.give(turn.result())
             raise
-        return wanted
 
     def give(self, count: int) -> None:
         """Give VMs back."""
@@ -35,13 +72,20 @@ class Capacity:
         self._serve()
 
     def _serve(self) -> None:
-        while self._waiting:
-            _, _, wanted, turn = self._waiting[0]
-            if turn.done():
-                heapq.heappop(self._waiting)
-                continue
-            if wanted > self.free:
+        passed: list[_Waiting] = []
+        for waiting in list(self._waiting) if self.free else ():
+            if waiting.turn.cancelled():
+                continue  # its owner takes it off the list
+            if not self.free:
                 return
-            heapq.heappop(self._waiting)
-            self.free -= wanted
-            turn.set_result(None)
+            if waiting.least <= self.free:
+                self._waiting.remove(waiting)
+                given = min(waiting.wanted, self.free)
+                self.free -= given
+                waiting.turn.set_result(given)
+                for other in passed:
+                    other.overtaken += 1
+            elif waiting.overtaken >= OVERTAKEN_AT_MOST:
+                return
+            else:
+                passed.append(waiting)

@@ -64,8 +64,8 @@ class Fleet:
         self.record, self._site = record, site
         self._group = record.job.task_groups[0]
         self.per_node = max(1, int(self._group.task_count_per_node))
-        at_once = int(min(self._group.parallelism, self._group.task_count))
-        self.nodes = [Node(index) for index in range(max(1, math.ceil(at_once / self.per_node)))]
+        self.at_once = int(min(self._group.parallelism, self._group.task_count))
+        self.nodes = [Node(index) for index in range(max(1, math.ceil(self.at_once / self.per_node)))]
         self._vms: list[Vm] = []
         self._doom: faults.Loss | None = None
 
@@ -76,6 +76,17 @@ class Fleet:
     def vms(self) -> list[Vm]:
         """The VMs that run now."""
         return [vm for vm in self._vms if not vm.lost.done()]
+
+    @property
+    def least(self) -> int:
+        """How many of the VMs must be up before any task runs: all, where tasks need each other."""
+        barrier = any(item.WhichOneof("executable") == "barrier" for item in self.record.spec.runnables)
+        together = barrier or self._group.require_hosts_file or self._group.permissive_ssh
+        return len(self.nodes) if together else 1
+
+    def tasks_at_once(self, node: Node) -> int:
+        """How many tasks a node runs at the same time."""
+        return max(1, min(self.per_node, self.at_once - node.index * self.per_node))
 
     @property
     def machine_type(self) -> str:

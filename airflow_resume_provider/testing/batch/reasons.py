@@ -22,6 +22,12 @@ def quota(fault: faults.Quota, record: JobRecord, *, scheduled: bool) -> str:
     )
 
 
+def no_vms(wanted: int, least: int, free: int, total: int) -> str:
+    """The local stack has no VMs left for a job."""
+    need = f"{wanted} at once" if least > 1 else f"up to {wanted}"
+    return f"Local stack: the job waits for VMs, it wants {need}; {free} of {total} (max_vms) are free."
+
+
 def unknown_type(name: str, zone: str) -> str:
     """There is no such machine or accelerator type."""
     return (

@@ -30,7 +30,9 @@ class JobRun:
         self.fleet = Fleet(record, site)
         self._greeted = self._closing = self._refused = False
         self._grace = site.settings.stop_grace_seconds
+        self._taken = 0
         self.main: asyncio.Task[None] | None = None
+        self._growing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<JobRun {self.record!r} {self.fleet!r}>"
@@ -40,12 +42,11 @@ class JobRun:
         self.main = asyncio.create_task(self._live(), name=f"job {self.record.name}")
 
     async def _live(self) -> None:
-        taken = 0
         settings = self.site.settings
         try:
             async with asyncio.timeout(settings.max_queued_seconds):
                 await self._queue()
-                taken = await self.site.capacity.take(len(self.fleet.nodes), self.record.job.priority)
+                await self._take()
             await self._schedule()
             self._recover()
             async with asyncio.timeout(settings.max_attempt_seconds):
@@ -62,7 +63,7 @@ class JobRun:
         finally:
             self._closing = True
             await self.fleet.shut_down(self._grace)
-            self.site.capacity.give(taken)
+            self.site.capacity.give(self._taken)
 
     async def _queue(self) -> None:
         if self.record.state is JobState.QUEUED:
@@ -71,6 +72,15 @@ class JobRun:
             self.site.injector.on_state(self.fleet, "QUEUED")
             await asyncio.sleep(self.site.settings.queued_seconds)
             await self._hold_for_quota(scheduled=False)
+
+    async def _take(self) -> None:
+        """Wait for VMs: for some of them where tasks can do without each other, else for all."""
+        capacity, wanted, least = self.site.capacity, len(self.fleet.nodes), self.fleet.least
+
+        def waits() -> None:
+            self.record.tell(reasons.no_vms(wanted, least, capacity.free, capacity.total))
+
+        self._taken = await capacity.take(wanted, self.record.job.priority, least, waits=waits)
 
     async def _schedule(self) -> None:
         if self.record.state is JobState.QUEUED:
@@ -96,23 +106,34 @@ class JobRun:
             await asyncio.sleep(HOLD_SECONDS)
 
     async def _work(self) -> None:
-        lanes = [
-            self._lane(node)
-            for node in self.fleet.nodes
-            for _ in range(min(self.fleet.per_node, self.group.parallelism))
-        ]
+        # More nodes than there are VMs here at all: those that need each other run all the same.
+        nodes = self.fleet.nodes[: max(self._taken, self.fleet.least)]
         try:
             async with asyncio.TaskGroup() as tasks:
-                for lane in lanes[: self.group.parallelism]:
-                    tasks.create_task(lane)
+                for node in nodes:
+                    self._use(node, tasks)
+                if self._pending:
+                    self._growing = tasks.create_task(self._grow(self.fleet.nodes[len(nodes) :], tasks))
         except* Refused as refusals:
             self.record.tell(str(refusals.exceptions[0]))
             self.abandon_tasks()
             self._refused = True
 
+    def _use(self, node: Node, tasks: asyncio.TaskGroup) -> None:
+        for _ in range(self.fleet.tasks_at_once(node)):
+            tasks.create_task(self._lane(node))
+
+    async def _grow(self, nodes: list[Node], tasks: asyncio.TaskGroup) -> None:
+        """Take further VMs as they become free, as long as there are tasks for them."""
+        for node in nodes:
+            self._taken += await self.site.capacity.take(1, self.record.job.priority, more=True)
+            self._use(node, tasks)
+
     async def _lane(self, node: Node) -> None:
         while self._pending:
             index = self._pending.popleft()
+            if not self._pending and self._growing:
+                self._growing.cancel()
             await self._run_task(index, node)
             await self._barriers.end(index)
 

@@ -361,8 +361,36 @@ def test_a_higher_priority_is_served_first(tmp_path: Path) -> None:
         client.wait("first", "RUNNING")
         client.submit(job_of(script("true"), priority=1), "low")
         client.submit(job_of(script("true"), priority=99), "high")
-        time.sleep(0.3)  # longer than the time that a job is QUEUED at least, so that both wait for a VM
+        for job in ("low", "high"):
+            until(lambda job=job: descriptions(client.get_job(name=name_of(job))), f"{job} to wait for a VM")
         (tmp_path / "go").touch()
         low, high = client.wait("low"), client.wait("high")
-        assert high.status.status_events[0].event_time < low.status.status_events[0].event_time
+        assert high.status.status_events[1].event_time < low.status.status_events[1].event_time
         client.close()
+
+
+def test_a_job_begins_with_the_vms_that_there_are_and_takes_more_later(tmp_path: Path) -> None:
+    """One that needs them all at once says once that it waits, and blocks nobody."""
+    meet = tmp_path / "meet"
+    meet.mkdir()
+    alone = f"until [ -e {meet}/go ]; do sleep 0.02; done"
+    both = (
+        f"touch {meet}/$BATCH_TASK_INDEX; until [ $(ls {meet} | grep -c '^[0-9]') = 3 ]; do sleep 0.02; done"
+    )
+    barrier = batch_v1.Runnable(barrier=batch_v1.Runnable.Barrier(name="all"))
+    with LocalStack(tmp_path / "stack", settings=Settings(max_vms=3)) as stack:
+        client = Client(stack.batch_endpoint)
+        client.submit(job_of(script(alone)), "alone")
+        client.wait("alone", "RUNNING")
+        client.submit(job_of(barrier, script("true"), task_count=3), "gang")
+        until(lambda: descriptions(client.get_job(name=name_of("gang"))), "the reason of the wait")
+        assert client.run(job_of(script("true")), "small").status.state == State.SUCCEEDED
+        client.submit(job_of(script(both), task_count=3), "many")
+        client.wait("many", "RUNNING")
+        (meet / "go").touch()
+        assert client.wait("many").status.state == State.SUCCEEDED
+        gang = client.wait("gang")
+        client.close()
+    assert gang.status.state == State.SUCCEEDED
+    waits = [text for text in descriptions(gang) if "waits for VMs" in text]
+    assert waits == ["Local stack: the job waits for VMs, it wants 3 at once; 2 of 3 (max_vms) are free."]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from airflow_resume_provider.errors import InvalidInput
 from airflow_resume_provider.testing.batch import names
 from airflow_resume_provider.testing.batch.api_errors import HTTP_STATUS, ApiError
-from airflow_resume_provider.testing.batch.capacity import Capacity
+from airflow_resume_provider.testing.batch.capacity import OVERTAKEN_AT_MOST, Capacity
 from airflow_resume_provider.testing.batch.clock import Clock
 from airflow_resume_provider.testing.batch.defaults import system_job_id, system_uid
 from airflow_resume_provider.testing.batch.guard import is_loopback
@@ -185,32 +185,87 @@ def test_no_host_path_leaves_the_vms_disk(path: str) -> None:
     assert ".." not in found.parts
 
 
-async def test_capacity_serves_priorities_and_then_the_order_of_arrival() -> None:
-    """A small job does not overtake a big one that waits; a cancelled one gives up its place."""
-    capacity, served = Capacity(2), []
+async def _served(capacity: Capacity, wishes: dict[str, tuple[int, int, int]]) -> list[str]:
+    """Who got VMs, and how many, in the order of their turns; each of 64 VMs is freed one by one."""
+    served: list[str] = []
 
-    async def job(name: str, wanted: int, priority: int) -> None:
-        await capacity.take(wanted, priority)
-        served.append(name)
+    async def job(name: str, wanted: int, priority: int, least: int) -> None:
+        served.append(f"{name} {await capacity.take(wanted, priority, least)}")
 
-    await capacity.take(2, 0)
-    tasks = [
-        asyncio.create_task(job(*row))
-        for row in (("low", 2, 0), ("high", 1, 9), ("gone", 1, 5), ("late", 1, 0))
-    ]
-    await asyncio.sleep(0)
-    tasks[2].cancel()
-    for freed in (1, 1, 1, 2):
-        capacity.give(freed)
-        await asyncio.gather(*tasks[2:3], return_exceptions=True)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        for name, wish in wishes.items():
+            tasks.create_task(job(name, *wish))
         await asyncio.sleep(0)
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert served == ["high", "low", "late"]
+        for _ in range(64):
+            capacity.give(1)
+            await asyncio.sleep(0)
+    return served
+
+
+async def test_capacity_serves_priorities_and_then_the_order_of_arrival() -> None:
+    """A job that can do with fewer VMs than it wants begins with what there is."""
+    wishes = {"low": (2, 0, 1), "high": (1, 9, 1), "late": (1, 0, 1)}
+    full = Capacity(3)
+    await full.take(3, 0)
+    assert await _served(full, wishes) == ["high 1", "low 1", "late 1"]
+
+
+async def test_a_job_that_does_not_fit_lets_others_go_first() -> None:
+    """One that needs three VMs at once waits, whatever its priority, while others begin with one."""
+    full = Capacity(3)
+    await full.take(3, 0)
+    wishes = {"all": (3, 9, 3), "one": (1, 0, 1), "other": (1, 0, 1)}
+    assert await _served(full, wishes) == ["one 1", "other 1", "all 3"]
+
+
+async def test_a_job_that_does_not_fit_is_not_overtaken_for_ever() -> None:
+    """At some time the others wait until it has got all its VMs."""
+    capacity = Capacity(2)
+    await capacity.take(1, 0)
+    gang = asyncio.create_task(capacity.take(2, 0, 2))
+    await asyncio.sleep(0)
+    for _ in range(OVERTAKEN_AT_MOST):
+        capacity.give(await capacity.take(1, 0))
+    small = asyncio.create_task(capacity.take(1, 0))
+    await asyncio.sleep(0)
+    assert not small.done()
+    capacity.give(1)
+    assert await gang == 2
+    capacity.give(2)
+    assert await small == 1
+
+
+async def test_who_gives_up_gives_back_and_lets_others_on() -> None:
+    """Cancelled while it waits it blocks nobody; cancelled when its turn has come, its VMs are free again."""
+    capacity = Capacity(1)
+    await capacity.take(1, 0)
+    first, second = (asyncio.create_task(capacity.take(1, 0)) for _ in range(2))
+    await asyncio.sleep(0)
+    capacity.give(1)
+    first.cancel()
+    assert await second == 1
+    capacity.give(1)
+    assert capacity.free == 1
+
+
+async def test_a_job_that_runs_lets_others_begin_before_it_takes_more() -> None:
+    """Of the same priority, although it has waited for longer."""
+    capacity = Capacity(1)
+    await capacity.take(1, 0)
+    more = asyncio.create_task(capacity.take(1, 0, more=True))
+    await asyncio.sleep(0)
+    new = asyncio.create_task(capacity.take(1, 0))
+    await asyncio.sleep(0)
+    capacity.give(1)
+    assert await new == 1
+    assert not more.done()
+    more.cancel()
 
 
 async def test_a_job_that_wants_more_vms_than_there_are_gets_them_all() -> None:
     """It runs slower; it does not wait for ever."""
     assert await Capacity(3).take(10, 0) == 3
+    assert await Capacity(3).take(10, 0, 10) == 3
 
 
 @pytest.mark.parametrize(
