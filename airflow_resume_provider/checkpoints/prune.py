@@ -4,17 +4,17 @@ A manifest goes first, so nobody chooses a checkpoint that is half deleted. A
 deletion that fails is a warning; without the permission to delete it is one
 warning.
 
-The newest complete checkpoint is what a training falls back on when all others are
-gone, so it is read and compared before anything is deleted. The runtime does not read
-back what it has just committed: the checksums are of the bytes that it sent, the
-store has shown all of them at their size, and beside it stays what the attempt was
-restored from, which was read in full.
+What the next attempt would resume from, and what the running one would if it started
+again, is asked of the rule of choosing itself, and is read and compared before anything
+is deleted. The runtime does not read back what it has just committed: the checksums are
+of the bytes that it sent, the store has shown all of them at their size, and beside it
+stays what the attempt was restored from, which was read in full.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from airflow_resume_provider.checkpoints.records import EndRecord, IntentRecord
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.restore import verify
 from airflow_resume_provider.checkpoints.retention import Candidate, Policy, check_metric, keep
+from airflow_resume_provider.checkpoints.select import select
 from airflow_resume_provider.checkpoints.store import Store
 from airflow_resume_provider.checkpoints.view import ABANDONED, NO_MANIFEST, LineageView, reference_of
 from airflow_resume_provider.errors import CheckpointBroken, PermissionDenied, StoreError
@@ -66,23 +67,25 @@ def prune(
 ) -> Pruned:
     """Delete what `policy` does not keep, and what unfinished commits of ended attempts have left.
 
-    `contents` says that the newest checkpoint's bytes are read and compared first;
-    one that is not what its manifest says does not count. When no checkpoint can be
+    `contents` says that the bytes of what would be resumed from are read and compared
+    first; a checkpoint that is not what its manifest says does not count. When none can be
     restored, all of them stay. Raises `InvalidInput` for a metric that none of them has.
     """
     view = LineageView(store)
     candidates, leftovers = _sort(view)
     check_metric(candidates, policy)
-    if contents:
-        candidates = _proven(view, candidates)
-    kept = keep(candidates, policy, _protected(store, view, candidates, protect))
+    known = _Known(view, candidates)
+    chosen = _chosen(known, contents)
+    candidates = known.judged()
+    places = _places(store, view, candidates, (*protect, *chosen))
+    kept = keep(candidates, policy, {c.reference.uri for c in candidates if _place(c) in places})
     doomed = [c.reference for c in candidates if c.reference.uri not in kept]
-    leftovers = [uri for uri in leftovers if _is_over(store, view, uri)]
+    leftovers = [uri for uri in leftovers if view.place(uri) not in places and _is_over(store, view, uri)]
     if dry_run:
         return Pruned(kept, (*(each.uri for each in doomed), *leftovers), {}, True)
     last = max((c.reference.index for c in candidates if c.reference.uri in kept), default=-1)
     jobs = {each.uri: partial(_delete, store, each, spent=each.index > last) for each in doomed}
-    jobs |= {uri: partial(_delete_leftover, store, uri) for uri in leftovers}
+    jobs |= {uri: partial(_delete_leftover, store, view, uri, last=last) for uri in leftovers}
     return _delete_all(store, kept, jobs)
 
 
@@ -113,37 +116,87 @@ def _sort(view: LineageView) -> tuple[list[Candidate], list[str]]:
     return candidates, leftovers
 
 
-def _proven(view: LineageView, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Read the newest one without a defect; one that turns out to have one passes to the next older."""
-    chain = sorted(candidates, key=lambda c: (c.reference.attempt, c.reference.index))
-    for at in reversed(range(len(chain))):
-        uri = chain[at].reference.uri
-        if chain[at].defect:
-            continue
+class _Known:
+    """The lineage as the rule of choosing sees it here: only what lies in it and has a manifest.
+
+    Whether another lineage still has what was resumed from is not asked: what would be
+    chosen without that is not deleted, so it does not matter.
+    """
+
+    def __init__(self, view: LineageView, candidates: Sequence[Candidate]) -> None:
+        self._view = view
+        self._candidates = {each.reference.uri: each for each in candidates}
+        self._proven: set[str] = set()
+
+    def attempts(self) -> Sequence[int]:
+        return self._view.attempts()
+
+    def checkpoints(self, attempt: int) -> Sequence[tuple[int, str]]:
+        found = [each.reference for each in self._candidates.values()]
+        return [(each.index, each.uri) for each in found if each.attempt == attempt]
+
+    def resumed_from(self, attempt: int) -> str:
+        return self._view.resumed_from(attempt)
+
+    def examine(self, uri: str) -> Reference | str:
+        found = self._candidates.get(uri)
+        return "it is not here" if found is None else found.defect or found.reference
+
+    def ended(self, attempt: int) -> bool:
+        """Return whether an attempt has given an account of its end."""
+        return bool(self._view.record(attempt, EndRecord.FILE))
+
+    def is_sound(self, uri: str) -> bool:
+        """Read a checkpoint and compare; what is broken is not chosen again."""
+        if uri in self._proven:
+            return True
         try:
-            verify(*view.at(uri), uri, view.require(uri))
-            break
+            verify(*self._view.at(uri), uri, self._view.require(uri))
         except CheckpointBroken as error:
             log.warning("%s", error)
-            chain[at] = replace(chain[at], defect=error.reason)
-    return chain
+            self._candidates[uri] = replace(self._candidates[uri], defect=error.reason)
+            return False
+        self._proven.add(uri)
+        return True
+
+    def judged(self) -> list[Candidate]:
+        """Return the checkpoints, with the defects that reading has shown."""
+        return list(self._candidates.values())
 
 
-def _protected(
+def _chosen(known: _Known, contents: bool) -> set[str]:
+    """Return what the next attempt would resume from, and the running one if it started again."""
+    newest = max(known.attempts(), default=0)
+    found = set()
+    for attempt in (newest + 1,) if known.ended(newest) else (newest + 1, newest):
+        choice = select(attempt, known)
+        while contents and choice.reference and not known.is_sound(choice.reference.uri):
+            choice = select(attempt, known)
+        if choice.reference:
+            found.add(choice.reference.uri)
+    return found
+
+
+def _places(
     store: Store, view: LineageView, candidates: Iterable[Candidate], protect: Iterable[str]
-) -> set[str]:
-    """Return the URIs of what is pinned or resumed from, compared by numbers: a URI has many spellings."""
-    places = {names.marked(entry.name) for entry in store.objects(names.PINS)}
-    places |= {view.place(uri) for uri in (*protect, *_sources(view)) if uri}
-    return {c.reference.uri for c in candidates if (c.reference.attempt, c.reference.index) in places}
+) -> set[tuple[int, int] | None]:
+    """Return the numbers of what is pinned or resumed from: a URI has many spellings."""
+    pinned = {names.marked(entry.name) for entry in store.objects(names.PINS)}
+    restorable = {each.reference.attempt for each in candidates if not each.defect}
+    found = pinned | {view.place(uri) for uri in (*protect, *_sources(view, restorable)) if uri}
+    return found - {None}
 
 
-def _sources(view: LineageView) -> Iterator[str]:
-    """Yield what the running attempt resumes from, and what the next one would."""
+def _place(candidate: Candidate) -> tuple[int, int]:
+    return (candidate.reference.attempt, candidate.reference.index)
+
+
+def _sources(view: LineageView, restorable: Collection[int]) -> Iterator[str]:
+    """Yield what the attempts resumed from, or were offered, back to one that can be resumed from itself."""
     for attempt in reversed(view.attempts()):
         yield view.resumed_from(attempt)
         yield str(view.record(attempt, IntentRecord.FILE).get("offered") or "")
-        if any(isinstance(view.state(uri), Reference) for _, uri in view.checkpoints(attempt)):
+        if attempt in restorable:
             return
 
 
@@ -194,12 +247,19 @@ def _delete(store: Store, reference: Reference, *, spent: bool) -> None:
     unmark(store, names.QUARANTINE, place)
 
 
-def _delete_leftover(store: Store, uri: str) -> None:
+def _delete_leftover(store: Store, view: LineageView, uri: str, *, last: int) -> None:
+    """Delete what an unfinished commit has left; no index above `last` is forgotten with it."""
     prefix = uri.removeprefix(f"{store.uri}/")
     place = names.split_checkpoint(uri)
-    # Where one of our writers has begun it must not finish; the tombstone stays.
-    if place and claims.is_claimed(store, *place[1:]) and not claims.fence(store, prefix):
-        return
+    # A tombstone that is there stays, and keeps both the place and the index.
+    if place and view.load(uri) != ABANDONED:
+        _, attempt, index = place
+        # Where one of our writers has begun it must not finish.
+        if claims.is_claimed(store, attempt, index):
+            if not claims.fence(store, prefix):
+                return
+        elif index > last:
+            claims.spend(store, prefix, index)
     _delete_bytes(store, prefix)
 
 

@@ -87,7 +87,7 @@ def keep(candidates: Sequence[Candidate], policy: Policy, protected: Collection[
         kept[reference.uri] = "the newest complete one"
     for candidate in chain:
         if candidate.reference.uri in protected:
-            kept.setdefault(candidate.reference.uri, "pinned, or being resumed from")
+            kept.setdefault(candidate.reference.uri, "pinned, or needed to resume from")
     for reference in good[len(good) - policy.keep_last :]:
         kept.setdefault(reference.uri, f"among the newest {policy.keep_last}")
     for reference in _best(good, policy):

@@ -85,8 +85,10 @@ def test_unpadded_directories_leave_nothing_behind(lineage: Lineage, raw: Raw) -
     raw.checkpoint(1, 6, {"a": b"x"}, directory="attempts/1/checkpoints/6", manifest=False)
     raw.checkpoint(1, 7, {"a": b"x"}, directory="attempts/1/checkpoints/7")
     raw.checkpoint(2, 8, {"a": b"x"}, directory="attempts/2/checkpoints/8")
+    raw.put("attempts/2/end.json", {"schema": 1, "attempt": 2, "state": "failed"})
     lineage.prune(keep_last=1)
-    assert {name.rpartition("/")[0] for name in raw.names()} == {"attempts/2/checkpoints/8"}
+    there = {name.rpartition("/")[0] for name in raw.names()}
+    assert there == {"attempts/2", "attempts/2/checkpoints/8"}
 
 
 def test_unpadded_highest_index_stays_spent(lineage: Lineage, raw: Raw, tmp_path: Path) -> None:
@@ -97,6 +99,48 @@ def test_unpadded_highest_index_stays_spent(lineage: Lineage, raw: Raw, tmp_path
     lineage.prune(keep_last=1)
     assert commit(lineage, tmp_path, 1).index == 8
     assert commit(lineage, tmp_path, 2, attempt=2).index == 9
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("directory", ["attempts/0001/checkpoints/000007", "attempts/1/checkpoints/7"])
+def test_index_of_an_unfinished_commit_stays_spent(
+    lineage: Lineage, raw: Raw, tmp_path: Path, directory: str, claimed: bool
+) -> None:
+    """What an unfinished commit has left goes, and its index is not used again, claimed or not."""
+    raw.checkpoint(1, 0, {"a": b"x"})
+    uri = raw.checkpoint(1, 7, {"a": b"x"}, directory=directory, manifest=False)
+    if claimed:
+        raw.put("attempts/0001/claims/000007.json", {"schema": 1, "attempt": 1, "index": 7})
+    raw.put("attempts/0001/end.json", {"schema": 1, "attempt": 1, "state": "failed"})
+    assert lineage.prune(keep_last=1).deleted == (uri,)
+    assert f"{directory}/a" not in raw.names()
+    assert commit(lineage, tmp_path, 1).index == 8
+    assert commit(lineage, tmp_path, 2, attempt=2).index == 9
+
+
+def test_files_below_a_tombstone_go(lineage: Lineage, raw: Raw, tmp_path: Path) -> None:
+    """What was fenced loses its files to a prune, once and not again, and stays fenced."""
+    raw.checkpoint(1, 0, {"a": b"x"})
+    uri = raw.checkpoint(1, 7, {"a": b"x"}, abandoned=True)
+    raw.put("attempts/0001/claims/000007.json", {"schema": 1, "attempt": 1, "index": 7})
+    raw.put("attempts/0001/end.json", {"schema": 1, "attempt": 1, "state": "failed"})
+    assert [lineage.prune(keep_last=1).deleted for _ in range(2)] == [(uri,), ()]
+    assert [n for n in raw.names() if n.startswith("attempts/0001/checkpoints/000007")] == [
+        "attempts/0001/checkpoints/000007/manifest.json"
+    ]
+    assert commit(lineage, tmp_path, 1).index == 8
+
+
+@pytest.mark.parametrize("fields", [{"manifest": False}, {"abandoned": True}])
+def test_pinned_leftovers_stay(lineage: Lineage, raw: Raw, fields: dict[str, bool]) -> None:
+    """A pin holds whatever it names, also what no commit has finished."""
+    raw.checkpoint(1, 0, {"a": b"x"}, **fields)
+    raw.checkpoint(1, 1, {"a": b"x"})
+    raw.put("attempts/0001/end.json", {"schema": 1, "attempt": 1, "state": "failed"})
+    raw.put("pins/0001-000000.json", {"schema": 1})
+    before = raw.names()
+    assert lineage.prune(keep_last=1).deleted == ()
+    assert raw.names() == before
 
 
 def test_other_spelling_of_a_resume_source_protects_it(file_raw: Raw, tmp_path: Path) -> None:
