@@ -62,7 +62,10 @@ class FileStore:
     def objects(self, prefix: str) -> list[Listed]:
         """List everything below the directory `prefix`."""
         top = self._path(prefix)
-        return self._ask("list", prefix, lambda: list(_walk(top, f"{prefix}/" if prefix else "")))
+        try:
+            return self._ask("list", prefix, lambda: list(_walk(top, f"{prefix}/" if prefix else "")))
+        except ObjectNotFound:
+            return []
 
     def directories(self, prefix: str) -> list[str]:
         """List the names of the directories right below `prefix`."""
@@ -70,7 +73,7 @@ class FileStore:
         def look() -> list[str]:
             with os.scandir(self._path(prefix)) as entries:
                 # What should be there and cannot be seen is asked for, and then said to be missing.
-                return [e.name for e in entries if e.is_dir() or (e.is_symlink() and not Path(e).exists())]
+                return [e.name for e in entries if _leads_nowhere(e) or e.is_dir()]
 
         try:
             return self._ask("list", prefix, look)
@@ -135,6 +138,14 @@ class FileStore:
 
         return self._patience.run(what, f"{self.uri}/{name}".rstrip("/"), once)
 
+    def _is_stray(self, blocked: Path) -> bool:
+        """Return whether a file lies where a bucket could have objects below its name all the same.
+
+        In the place of `attempts` it could as well be what is left of a lineage.
+        """
+        stray = blocked.is_file() and not blocked.is_symlink() and self.root in blocked.parents
+        return stray and blocked != self.root / names.ATTEMPTS
+
     def _translate(self, what: str, name: str, error: OSError) -> Transient | ResumeError:
         uri = f"{self.uri}/{name}".rstrip("/")
         if isinstance(error, FileExistsError):
@@ -144,7 +155,7 @@ class FileStore:
             return Transient(str(error))
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
             blocked = _obstacle(self._path(name) if what == "list" else self._path(name).parent)
-            if blocked:
+            if blocked and not self._is_stray(blocked):
                 return _misconfigured(blocked, uri)
             return ObjectNotFound(f"{uri} is not there ({error.strerror}).", uri=uri)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -167,6 +178,18 @@ class FileStore:
                 f"The name {name!r} is too long for this file system.", parameter="name", value=name
             )
         return Transient(str(error))
+
+
+def _leads_nowhere(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a link to nothing, or to itself."""
+    return entry.is_symlink() and not Path(entry).exists()
+
+
+def _leads_back(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a link to a directory that it lies in: following it would not end."""
+    if not entry.is_symlink():
+        return False
+    return Path(os.path.realpath(Path(entry).parent)).is_relative_to(os.path.realpath(entry))
 
 
 def _obstacle(directory: Path) -> Path | None:
@@ -193,6 +216,8 @@ def _walk(top: Path, prefix: str) -> Iterator[Listed]:
             raise
         return
     for entry in entries:
+        if _leads_nowhere(entry) or _leads_back(entry):
+            continue
         if entry.is_dir():
             yield Listed(f"{prefix}{entry.name}/", 0)
             yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")

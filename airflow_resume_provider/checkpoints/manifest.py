@@ -117,13 +117,13 @@ class Manifest:
             training_id=_typed(data, "training_id", str, ""),
             attempt=_placed(data, "attempt", place[1]),
             index=_placed(data, "index", place[2]),
-            step=_typed(data, "step", int),
+            step=_natural(data, "step"),
             files=files,
             created=_typed(data, "created", str, ""),
             format=_typed(data, "format", str, "directory"),
             world_size=_typed(data, "world_size", int, 1),
             directories=directories,
-            total_bytes=_typed(data, "total_bytes", int, -1),
+            total_bytes=-1 if data.get("total_bytes") is None else _natural(data, "total_bytes"),
             metrics=_typed(data, "metrics", dict, {}),
             metadata=_typed(data, "metadata", dict, {}),
             resumed_from=_typed(data, "resumed_from", str, ""),
@@ -149,8 +149,8 @@ def _load(raw: bytes) -> Mapping[str, Any]:
 
 def _check_schema(schema: Any) -> None:
     major = str(schema).partition(".")[0]
-    if isinstance(schema, bool) or schema is None or not major.isdecimal():
-        raise _unreadable(f"The manifest's schema version is {schema!r}, not a number.")
+    if isinstance(schema, bool) or names.number(major) is None:
+        raise _unreadable(f"The manifest's schema version is {str(schema)[:40]!r}, not a number.")
     if int(major) != SCHEMA:
         raise UnknownSchema(
             f"The manifest has schema version {schema}; this version reads {SCHEMA}.",
@@ -168,6 +168,13 @@ def _typed(data: Mapping[str, Any], name: str, kind: type, default: Any = _REQUI
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
         raise _unreadable(f"The manifest's field {name!r} is {value!r}, not {kind.__name__}.")
+    return value
+
+
+def _natural(data: Mapping[str, Any], name: str) -> int:
+    value: int = _typed(data, name, int)
+    if value < 0:
+        raise WrongSize(f"The manifest's field {name!r} is {value}, which is less than nothing.", uri="")
     return value
 
 

@@ -28,11 +28,12 @@ IN_MOUNT = (".resume.", ".resume-", "lost+found")
 MOST_ATTEMPTS = 999_999_999
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_NUMBER = re.compile(r"\d{1,18}")
+# Digits of ASCII only: other scripts' digits would be other names for the same number.
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _CHECKPOINT = re.compile(
-    rf"(?P<root>.*)/{ATTEMPTS}/(?P<attempt>\d{{1,18}})/{CHECKPOINTS}/(?P<index>\d{{1,18}})"
+    rf"(?P<root>.*)/{ATTEMPTS}/(?P<attempt>[0-9]{{1,18}})/{CHECKPOINTS}/(?P<index>[0-9]{{1,18}})"
 )
-_QUARANTINED = re.compile(r"(\d{1,18})-(\d{1,18})\.json")
+_QUARANTINED = re.compile(r"([0-9]{1,18})-([0-9]{1,18})\.json")
 
 
 def attempt_prefix(attempt: int) -> str:

@@ -156,6 +156,6 @@ def _bad_name(error: OSError, directory: Path) -> tuple[str, str] | None:
     if error.errno == errno.ENAMETOOLONG:
         seen = f"A name of the checkpoint is longer than this file system allows ({error.filename})."
         return "directory", seen
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
         return "dir", f"{directory} cannot be a directory ({error.strerror}: {error.filename})."
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -47,7 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments[1:] if arguments[:1] == ["run"] else arguments)
     except ResumeError as error:
         log.error("%s", error)
+        if "--json" in arguments:
+            _print_error(error)
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        log.error("Interrupted; what was begun is not committed.")
+        return 128 + signal.SIGINT
+
+
+def _print_error(error: ResumeError) -> None:
+    """Say for programs what standard error says for people."""
+    about = {"type": type(error).__name__, "message": str(error), "exit_code": int(error.exit_code)}
+    uri = error.data.get("uri")
+    print(json.dumps({"error": about | ({"uri": uri} if uri else {})}))
 
 
 def _run(arguments: Sequence[str]) -> int:

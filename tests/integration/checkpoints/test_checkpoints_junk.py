@@ -1,0 +1,114 @@
+"""What else may lie in a lineage: it is never taken for a checkpoint, and never hides one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_resume_provider.checkpoints import Lineage
+from airflow_resume_provider.runtime.cli import main
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A lineage whose first attempt has committed steps 1 and 2."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "weights.bin").write_bytes(b"w" * 100)
+    root = tmp_path / "lineage"
+    for step in (1, 2):
+        Lineage.open(f"file://{root}").commit(source, attempt=1, step=step)
+    return root
+
+
+def _link(name: str, target: str) -> Callable[[Path], None]:
+    def lay(root: Path) -> None:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+
+    return lay
+
+
+def _file(name: str) -> Callable[[Path], None]:
+    def lay(root: Path) -> None:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("junk")
+
+    return lay
+
+
+def _directory(name: str) -> Callable[[Path], None]:
+    return lambda root: (root / name).mkdir(parents=True)
+
+
+JUNK = {
+    "a link to itself among the attempts": _link("attempts/latest", "latest"),
+    "a link to itself among the checkpoints": _link("attempts/0001/checkpoints/latest", "latest"),
+    "a link back inside a checkpoint": _link("attempts/0001/checkpoints/000001/loop", "."),
+    "a link to itself inside a checkpoint": _link("attempts/0001/checkpoints/000001/self", "self"),
+    "a link to itself among the quarantined": _link("quarantine/loop", "loop"),
+    "a link to itself among the pins": _link("pins/loop", "loop"),
+    "a link to itself among the claims": _link("attempts/0001/claims/loop", "loop"),
+    "a link to nothing": _link("attempts/latest", "nope"),
+    "a file where checkpoints would be": _file("attempts/0002/checkpoints"),
+    "a file where claims would be": _file("attempts/0002/claims"),
+    "a file where quarantined ones would be": _file("quarantine"),
+    "an attempt in other digits": _directory("attempts/٣/checkpoints"),
+    "an index in other digits": _directory("attempts/0001/checkpoints/٣٣"),
+    "a mark in other digits": _file("quarantine/0001-00000١.json"),
+}
+
+
+@pytest.mark.parametrize("lay", JUNK.values(), ids=JUNK.keys())
+def test_junk_changes_nothing(root: Path, tmp_path: Path, lay: Callable[[Path], None]) -> None:
+    """The newest checkpoint is chosen and restored, and the next commit gets the next index."""
+    lay(root)
+    lineage = Lineage.open(f"file://{root}")
+    choice = lineage.choose(3)
+    assert choice.reference is not None
+    assert (choice.reference.index, choice.reference.step) == (1, 2)
+    lineage.restore(3, tmp_path / "out")
+    assert (tmp_path / "out" / "weights.bin").read_bytes() == b"w" * 100
+    assert lineage.commit(tmp_path / "source", attempt=3, step=3).index == 2
+
+
+BROKEN = {
+    "a schema version of 6,000 digits": {"schema": "1" * 6000},
+    "a schema version in other digits": {"schema": "١"},
+    "fewer bytes than none": {"total_bytes": -1},
+    "a step before the first": {"step": -7},
+}
+
+
+@pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN.keys())
+def test_a_manifest_that_says_nonsense_is_passed_over(root: Path, changes: dict[str, object]) -> None:
+    """The one before is taken, and the reason is said; nothing fails."""
+    path = root / "attempts/0001/checkpoints/000001/manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    lineage = Lineage.open(f"file://{root}")
+    choice = lineage.choose(2)
+    assert choice.reference is not None
+    assert choice.reference.step == 1
+    assert [each.reason for each in choice.passed_over] != [""]
+
+
+def test_programs_are_told_of_errors_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--json` standard output has one JSON object in every case."""
+    uri = f"file://{tmp_path}/nothing/attempts/0001/checkpoints/000000"
+    code = main(["verify", "--json", uri])
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["exit_code"], error["type"]) == (code, "CheckpointNotFound")
+    assert error["uri"] == uri
+
+
+def test_a_directory_that_cannot_be_made_is_one_clear_line(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback for a place where nothing can be created."""
+    assert main(["restore", "--lineage", f"file://{root}", "--attempt", "2", "--dir", "/proc/nope/x"]) == 2
+    assert capsys.readouterr().out == ""
