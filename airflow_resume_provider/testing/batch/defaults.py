@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from airflow_resume_provider.testing.batch.messages import GROUP, Job, JobState, Provisioning
+from airflow_resume_provider.testing.batch.messages import GROUP, Job, JobState, Provisioning, Scheduling
 from airflow_resume_provider.testing.batch.names import Parent
 from airflow_resume_provider.testing.batch.settings import Settings
 
@@ -38,17 +38,18 @@ def admitted(job: Any, parent: Parent, job_id: str, settings: Settings) -> Any:
     return made
 
 
+def sizes(group: Any, settings: Settings) -> tuple[int, int]:
+    """How many tasks a group has, and how many of them run at the same time at most."""
+    # As documented, a task count beside task environments is ignored.
+    count = len(group.task_environments) or group.task_count or 1
+    in_order = group.scheduling_policy == Scheduling.IN_ORDER
+    return count, group.parallelism or (1 if in_order else min(count, settings.max_tasks_in_flight))
+
+
 def _fill_group(job: Any, settings: Settings) -> None:
     group = job.task_groups[0]
     group.name = f"{job.name}/taskGroups/{GROUP}"
-    if group.task_environments:
-        # As documented, a task count beside task environments is ignored.
-        group.task_count = len(group.task_environments)
-    group.task_count = group.task_count or 1
-    in_order = group.scheduling_policy == 2
-    group.parallelism = group.parallelism or (
-        1 if in_order else min(group.task_count, settings.max_tasks_in_flight)
-    )
+    group.task_count, group.parallelism = sizes(group, settings)
     resource = group.task_spec.compute_resource
     resource.cpu_milli = resource.cpu_milli or 2000
     resource.memory_mib = resource.memory_mib or 2000

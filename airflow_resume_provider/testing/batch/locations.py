@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_resume_provider.testing.batch.api_errors import ApiError
 from airflow_resume_provider.testing.batch.messages import Location
 from airflow_resume_provider.testing.batch.names import Parent
 from airflow_resume_provider.testing.batch.settings import Settings
+from airflow_resume_provider.testing.batch.validation import check_location
 from airflow_resume_provider.testing.batch.zones import REGIONS
 
 
@@ -21,8 +21,7 @@ def _location(parent: Parent) -> Any:
 
 def get(settings: Settings, parent: Parent) -> Any:
     """One location."""
-    if parent.location not in (settings.allowed_regions or REGIONS):
-        raise ApiError("NOT_FOUND", f'Location "{parent.location}" is not found or access is unauthorized.')
+    check_location(parent.location, settings, "name")
     return _location(parent)
 
 

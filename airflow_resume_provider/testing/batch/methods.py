@@ -15,6 +15,7 @@ from airflow_resume_provider.testing.batch import fieldmask, locations, messages
 from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid
 from airflow_resume_provider.testing.batch.listing import page, page_size_of
 from airflow_resume_provider.testing.batch.service import BatchService
+from airflow_resume_provider.testing.batch.validation import check_location
 
 BATCH, OPERATIONS, LOCATIONS = (
     "google.cloud.batch.v1.BatchService",
@@ -71,6 +72,7 @@ async def _get_operation(service: BatchService, request: Any) -> Any:
 
 async def _list_operations(service: BatchService, request: Any) -> Any:
     parent = names.parent(request.name, wildcard=True)
+    check_location(parent.location, service.site.settings, "name")
     if request.filter not in ("", "done=true", "done=false"):
         raise invalid(f'Invalid list filter "{request.filter}": supported is "done".', "filter")
     found = [

@@ -9,7 +9,8 @@ from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid
 
 # Project ids, with the optional domain prefix of old projects, or project numbers.
 PROJECT = r"(?:[a-z][a-z0-9.-]{0,62}:)?(?:[a-z][a-z0-9-]{0,62}|[0-9]{1,20})"
-LOCATION = r"[a-z]{2,}(?:-[a-z]+)+[0-9]{1,2}"
+# Only the form: which of them there are is another question, with another answer.
+LOCATION = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
 JOB_ID = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PARENT = re.compile(rf"projects/(?P<project>{PROJECT})/locations/(?P<location>{LOCATION}|-)")
 _PROJECT = re.compile(rf"projects/(?P<project>{PROJECT})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +13,7 @@ from google.protobuf import json_format
 
 from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid
 from airflow_resume_provider.testing.batch.methods import Method, by_name, call
+from airflow_resume_provider.testing.batch.rest_json import read_body, read_query
 from airflow_resume_provider.testing.batch.service import BatchService
 
 _MAX_BODY = 10 * 1024 * 1024
@@ -60,7 +61,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 def rest_handler(service: BatchService) -> Handler:
-    """A handler of everything below `/v1/`."""
+    """A handler of everything that the API may be asked, and of what nobody knows."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         as_integers = "enum-encoding=int" in request.query.get("$alt", "")
@@ -71,6 +72,10 @@ def rest_handler(service: BatchService) -> Handler:
             answer = await call(service, method, message, mask)
         except ApiError as error:
             return _error(error)
+        except Exception:
+            # Clients read JSON whatever happens, as they get it from the cloud.
+            logging.getLogger(__name__).exception("%s %s", request.method, request.path)
+            return _error(ApiError("INTERNAL", "Internal error encountered."))
         text = json_format.MessageToJson(answer, use_integers_for_enums=as_integers, descriptor_pool=None)
         return web.Response(text=text + "\n", content_type="application/json")
 
@@ -96,7 +101,8 @@ async def _decode(request: web.BaseRequest) -> tuple[Method, Any]:
         if verb == request.method:
             message = method.request()
             await _read_body(request, message, body)
-            _read_query(request, message)
+            query = {key: value for key, value in request.query.items() if key not in _SYSTEM}
+            read_query({key: value for key, value in query.items() if key[:1] != "$"}, message)
             for field, value in match.groupdict().items():
                 setattr(message, field, value)
             return method, message
@@ -117,29 +123,5 @@ async def _read_body(request: web.BaseRequest, message: Any, field: str) -> None
     target = message if field == "*" else getattr(message, field)
     if field == "job":
         target.SetInParent()
-    if not content.strip():
-        return
-    try:
-        json_format.Parse(content.decode(), target)
-    except (json_format.ParseError, UnicodeDecodeError) as error:
-        raise invalid(f"Invalid JSON payload received. {error}") from None
-
-
-def _read_query(request: web.BaseRequest, message: Any) -> None:
-    """Query parameters are fields of the request; one that does not exist is an error, as in the cloud."""
-    for key, value in request.query.items():
-        if key.startswith("$") or key in _SYSTEM:
-            continue
-        field = message.DESCRIPTOR.fields_by_name.get(key) or message.DESCRIPTOR.fields_by_camelcase_name.get(
-            key
-        )
-        if field is None or field.message_type is not None:
-            raise invalid(
-                f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
-                f"Field '{key}' could not be found in request message."
-            )
-        text = value if field.cpp_type == field.CPPTYPE_STRING else json.loads(value or "0")
-        try:
-            setattr(message, field.name, text)
-        except (TypeError, ValueError) as error:
-            raise invalid(f"Invalid value at '{key}': {error}") from None
+    if content.strip():
+        read_body(content, target, "" if field == "*" else field)

@@ -112,7 +112,8 @@ class BatchServer:
             return web.json_response(
                 {"error": {"code": 403, "message": why, "status": "PERMISSION_DENIED"}}, status=403
             )
-        handler = self._rest if request.path.startswith("/v1/") else self._local
+        own = request.path == "/" or request.path.startswith("/local/")
+        handler = self._local if own else self._rest
         return await handler(request)
 
     async def stop(self) -> None:

@@ -32,7 +32,7 @@ from airflow_resume_provider.testing.batch.operations import Operations
 from airflow_resume_provider.testing.batch.records import Change, JobRecord
 from airflow_resume_provider.testing.batch.runner import JobRun
 from airflow_resume_provider.testing.batch.store import Store
-from airflow_resume_provider.testing.batch.validation import validate
+from airflow_resume_provider.testing.batch.validation import check_location, validate
 
 _ZERO_UUID = uuid.UUID(int=0)
 _TASK_ALIASES = {"State": "status.state", "state": "status.state"}
@@ -162,6 +162,7 @@ class BatchService:
     async def list_jobs(self, request: Any) -> Any:
         """Jobs of a location, or of all locations with the location "-"."""
         parent = names.parent(request.parent, wildcard=True)
+        check_location(parent.location, self.site.settings)
         matching = compile_filter(request.filter, Job)
         order = order_of(request.order_by)
         size = page_size_of(request.page_size, self.site.settings.max_page_size)

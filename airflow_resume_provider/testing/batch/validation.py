@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from airflow_resume_provider.testing.batch.api_errors import ApiError, invalid
+from airflow_resume_provider.testing.batch.defaults import sizes
 from airflow_resume_provider.testing.batch.messages import Action, Destination, NotificationType, Scheduling
 from airflow_resume_provider.testing.batch.names import JOB_ID, Parent
 from airflow_resume_provider.testing.batch.settings import Settings
@@ -52,6 +53,7 @@ def validate(job: Any, parent: Parent, job_id: str, settings: Settings) -> None:
             "job.task_groups",
         )
     _check_group(job.task_groups[0])
+    _check_barriers(job.task_groups[0], settings)
     check_allocation(job, parent)
     check_labels(job.labels, "job.labels")
     _check_logs(job.logs_policy)
@@ -59,12 +61,10 @@ def validate(job: Any, parent: Parent, job_id: str, settings: Settings) -> None:
         _check_notification(notification, f"job.notifications[{index}]")
 
 
-def check_location(location: str, settings: Settings) -> None:
-    """Refuse a location that Batch does not have."""
-    if location not in (settings.allowed_regions or REGIONS):
-        raise ApiError(
-            "NOT_FOUND", f'Location "{location}" is not found or access is unauthorized.', "parent"
-        )
+def check_location(location: str, settings: Settings, field: str = "parent") -> None:
+    """Refuse a location that Batch does not have; "-", where it may be said, stands for all that it has."""
+    if location != "-" and location not in (settings.allowed_regions or REGIONS):
+        raise ApiError("NOT_FOUND", f'Location "{location}" is not found or access is unauthorized.', field)
 
 
 def _check_group(group: Any) -> None:
@@ -87,6 +87,19 @@ def _check_group(group: Any) -> None:
     _check_task(group.task_spec, f"{at}.task_spec")
     for index, environment in enumerate(group.task_environments):
         _check_environment(environment, f"{at}.task_environments[{index}]")
+
+
+def _check_barriers(group: Any, settings: Settings) -> None:
+    """A barrier opens when every task has come to it, so all of them must run at the same time."""
+    count, parallelism = sizes(group, settings)
+    barrier = any(item.WhichOneof("executable") == "barrier" for item in group.task_spec.runnables)
+    if barrier and count > parallelism:
+        at = "job.task_groups[0].parallelism"
+        raise invalid(
+            f"{at} must be at least the number of tasks, {count}, when a runnable is a barrier, got "
+            f"{parallelism}.",
+            at,
+        )
 
 
 def _check_task(spec: Any, at: str) -> None:

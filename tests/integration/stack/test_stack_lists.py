@@ -12,6 +12,7 @@ from google.api_core import exceptions
 from stack_clients import PARENT, TRANSPORTS, Client, State, job_of, name_of, script
 
 from airflow_resume_provider.testing import LocalStack, Settings
+from airflow_resume_provider.testing.batch import fieldmask
 
 WEST = PARENT.replace("us-central1", "us-west1")
 OTHER = PARENT.replace("local-project", "other-project")
@@ -136,10 +137,10 @@ def test_a_field_mask_makes_lists_small(reader: Client) -> None:
 
 
 def rest(
-    stack: LocalStack, path: str, method: str = "GET", body: object = None
+    stack: LocalStack, path: str, method: str = "GET", body: object = None, raw: bytes | None = None
 ) -> tuple[int, dict[str, object]]:
     """Status and JSON of a plain REST call."""
-    data = None if body is None else json.dumps(body).encode()
+    data = raw if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         f"http://{stack.batch_endpoint}{path}",
         data=data,
@@ -188,3 +189,77 @@ def test_a_job_of_more_than_a_megabyte_is_refused_over_every_transport(reader: C
     """As an invalid argument, whatever limits the transport has itself."""
     with pytest.raises(exceptions.BadRequest, match="bytes"):
         reader.submit(job_of(script("x" * 2_000_000)), "big")
+
+
+@pytest.mark.parametrize(
+    "path", [f"{PARENT}/jobs", f"{name_of('job-1')}/taskGroups/group0/tasks", f"{PARENT}/operations"]
+)
+@pytest.mark.parametrize("size", ["abc", "1.5", "true", "99999999999", ""])
+def test_a_page_size_that_is_no_number_is_an_invalid_argument(
+    filled: LocalStack, path: str, size: str
+) -> None:
+    """In the words of the cloud, with the field that is to blame."""
+    status, answer = rest(filled, f"/v1/{path}?pageSize={size}")
+    assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert answer["error"]["message"] == f"Invalid value at 'page_size' (TYPE_INT32), \"{size}\""
+    assert answer["error"]["details"][0]["fieldViolations"][0]["field"] == "page_size"
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "at"),
+    [
+        ({"bogus": 1}, "bogus", "job"),
+        ({"taskGroups": [{"taskSpec": {"x": 1}}]}, "x", "job.task_groups[0].task_spec"),
+        ({"allocationPolicy": {"instances": [{"policy": {"accelerators": [{"type_x": 1}]}}]}}, "type_x", ""),
+    ],
+)
+def test_an_unknown_name_in_a_body_is_told_with_its_place(
+    filled: LocalStack, body: object, name: str, at: str
+) -> None:
+    """As the cloud tells it, also as details."""
+    at = at or "job.allocation_policy.instances[0].policy.accelerators[0]"
+    status, answer = rest(filled, f"/v1/{PARENT}/jobs?jobId=a", "POST", body)
+    text = f"Invalid JSON payload received. Unknown name \"{name}\" at '{at}': Cannot find field."
+    violations = [{"field": at, "description": text}]
+    assert (status, answer["error"]["message"]) == (400, text)
+    assert answer["error"]["details"] == [
+        {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}
+    ]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"", b"null", b"5", b'{"a"', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("path", [f"{PARENT}/jobs?jobId=a", f"{name_of('job-1')}:cancel"])
+def test_a_body_that_is_no_object_is_an_invalid_argument(filled: LocalStack, path: str, body: bytes) -> None:
+    """No error of the server's own program is told."""
+    status, answer = rest(filled, f"/v1/{path}", "POST", raw=body)
+    assert (status, answer["error"]["code"]) == (400, 400)
+    assert "object" not in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v2/projects/p/locations/us-central1/jobs", "/v1", "/status"])
+def test_what_is_no_method_is_not_found_in_googles_form(filled: LocalStack, path: str) -> None:
+    """Whatever the path is."""
+    status, answer = rest(filled, path)
+    assert (status, answer["error"]["code"]) == (404, 404)
+
+
+def test_an_error_of_the_servers_own_is_json_too(filled: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the cloud's INTERNAL, without what went wrong."""
+    monkeypatch.setattr(fieldmask, "apply", lambda _answer, _tree: 1 / 0)
+    status, answer = rest(filled, f"/v1/{PARENT}/jobs")
+    assert (status, answer["error"]["status"]) == (500, "INTERNAL")
+    assert "division" not in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("location", ["nowhere1", "mars-north1", "US-CENTRAL1"])
+def test_an_unknown_location_is_not_found_whatever_is_asked(reader: Client, location: str) -> None:
+    """Listed, read or created in: the name has the right form, but there is no such place."""
+    parent = f"projects/local-project/locations/{location}"
+    asked = [
+        lambda: reader.list_jobs(parent=parent),
+        lambda: reader.create_job(parent=parent, job_id="a", job=job_of(script("true"))),
+        lambda: reader.get_job(name=f"{parent}/jobs/a"),
+    ]
+    for ask in asked:
+        with pytest.raises(exceptions.NotFound):
+            ask()

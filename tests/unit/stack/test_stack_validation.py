@@ -92,6 +92,14 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "parallel in order": lambda job: job.task_groups[0].MergeFrom(
         type(job.task_groups[0])(scheduling_policy=2, parallelism=2)
     ),
+    "a barrier that can never open": lambda job: (
+        spec(job).runnables.add().barrier.SetInParent(),
+        job.task_groups[0].MergeFrom(type(job.task_groups[0])(task_count=3, parallelism=2)),
+    ),
+    "a barrier for tasks in order": lambda job: (
+        spec(job).runnables.add().barrier.SetInParent(),
+        job.task_groups[0].MergeFrom(type(job.task_groups[0])(task_count=2, scheduling_policy=2)),
+    ),
     "too many retries": lambda job: setattr(spec(job), "max_retry_count", 11),
     "negative retries": lambda job: setattr(spec(job), "max_retry_count", -1),
     "negative duration": lambda job: setattr(spec(job).max_run_duration, "seconds", -1),
@@ -196,6 +204,14 @@ def test_an_unknown_location_is_not_found() -> None:
     with pytest.raises(ApiError) as caught:
         validate(good(), Parent("local-project", "mars-north1"), "a", Settings())
     assert caught.value.code == "NOT_FOUND"
+
+
+def test_a_barrier_with_room_for_every_task_is_accepted() -> None:
+    """As many in parallel as there are tasks, which is also the default."""
+    job = good()
+    spec(job).runnables.add().barrier.SetInParent()
+    job.task_groups[0].task_count = 64
+    validate(job, PARENT, "a", Settings())
 
 
 @pytest.mark.parametrize("labels", [{"a": ""}, {"a-b_c": "1-2_3"}, {"é": "ü"}])
