@@ -13,23 +13,26 @@ stays what the attempt was restored from, which was read in full.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from airflow_resume_provider.checkpoints import claims, names
 from airflow_resume_provider.checkpoints.manifest import Manifest
-from airflow_resume_provider.checkpoints.records import EndRecord, IntentRecord
+from airflow_resume_provider.checkpoints.records import EndRecord, IntentRecord, TrainingRecord
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.restore import verify
 from airflow_resume_provider.checkpoints.retention import Candidate, Policy, check_metric, keep
 from airflow_resume_provider.checkpoints.select import select
-from airflow_resume_provider.checkpoints.store import Store
+from airflow_resume_provider.checkpoints.store import Store, exists
 from airflow_resume_provider.checkpoints.view import ABANDONED, NO_MANIFEST, LineageView, reference_of
-from airflow_resume_provider.errors import CheckpointBroken, PermissionDenied, StoreError
+from airflow_resume_provider.errors import AlreadyExists, CheckpointBroken, PermissionDenied, StoreError
 
 log = logging.getLogger("airflow_resume_provider.checkpoints")
 
@@ -72,7 +75,7 @@ def prune(
     restored, all of them stay. Raises `InvalidInput` for a metric that none of them has.
     """
     view = LineageView(store)
-    candidates, leftovers = _sort(view)
+    candidates, leftovers, strangers = _sort(view)
     check_metric(candidates, policy)
     known = _Known(view, candidates)
     chosen = _chosen(known, contents)
@@ -83,6 +86,8 @@ def prune(
     leftovers = [uri for uri in leftovers if view.place(uri) not in places and _is_over(store, view, uri)]
     if dry_run:
         return Pruned(kept, (*(each.uri for each in doomed), *leftovers), {}, True)
+    if doomed and strangers:
+        _record_identity(store, view.training_id)
     last = max((c.reference.index for c in candidates if c.reference.uri in kept), default=-1)
     jobs = {each.uri: partial(_delete, store, each, spent=each.index > last) for each in doomed}
     jobs |= {uri: partial(_delete_leftover, store, view, uri, last=last) for uri in leftovers}
@@ -97,12 +102,12 @@ def unmark(store: Store, kind: str, place: tuple[int, int]) -> bool:
     return bool(found)
 
 
-def _sort(view: LineageView) -> tuple[list[Candidate], list[str]]:
-    """Return the checkpoints with a manifest, and the directories of commits that never ended.
+def _sort(view: LineageView) -> tuple[list[Candidate], list[str], list[str]]:
+    """Return the checkpoints with a manifest, the directories of commits that never ended, and the others.
 
-    What is there but cannot be understood, or belongs to another training, is in neither.
+    The others are there but cannot be understood, or belong to another training.
     """
-    candidates, leftovers = [], []
+    candidates, leftovers, strangers = [], [], []
     for attempt in view.attempts():
         for _, uri in view.checkpoints(attempt):
             found = view.load(uri)
@@ -113,7 +118,22 @@ def _sort(view: LineageView) -> tuple[list[Candidate], list[str]]:
                 )
             elif found in (NO_MANIFEST, ABANDONED):
                 leftovers.append(uri)
-    return candidates, leftovers
+            else:
+                strangers.append(uri)
+    return candidates, leftovers, strangers
+
+
+def _record_identity(store: Store, training_id: str) -> None:
+    """Write down whose lineage it is where only the oldest checkpoint says so: that one may go now.
+
+    Without it a checkpoint of another training could become the oldest, and ours be passed over.
+    """
+    if training_id and not exists(store, names.TRAINING):
+        record = TrainingRecord(
+            training_id=training_id, created=datetime.now(UTC).isoformat(timespec="milliseconds")
+        )
+        with suppress(AlreadyExists):
+            store.create(names.TRAINING, json.dumps(record.to_dict()).encode())
 
 
 class _Known:

@@ -69,16 +69,31 @@ def test_running_attempt_can_start_again(raw: Raw) -> None:
         assert (choice.reference.uri == source) is (attempt == 4 and not restarted)
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_deleted_checkpoint_keeps_the_identity(raw: Raw, dry_run: bool) -> None:
+    """Without a training.json the oldest checkpoint says whose they are, also after it has been deleted."""
+    raw.checkpoint(1, 0, {"a": b"x"})
+    raw.checkpoint(1, 1, {"a": b"x"}, training_id="somebody else's")
+    newest = raw.checkpoint(1, 2, {"a": b"x"})
+    end(raw, 1)
+    lineage = Lineage.open(raw.uri)
+    assert len(lineage.prune(keep_last=1, dry_run=dry_run).deleted) == 1
+    choice = lineage.choose(2, contents=True)
+    assert choice.reference is not None
+    assert choice.reference.uri == newest
+    assert ("training.json" in raw.names()) is not dry_run
+
+
 def spoil(raw: Raw, place: tuple[int, int], state: str) -> None:
     """Write a checkpoint of this state."""
     files = {"w": f"{place}".encode(), "s/v": b"abc"}
     at = "attempts/{:04d}/checkpoints/{:06d}".format(*place)
-    fields: dict[str, Any] = {
+    fields: dict[str, dict[str, Any]] = {
         "foreign": {"training_id": "somebody else's"},
         "newer": {"schema": 9},
         "tombstone": {"abandoned": True},
-    }.get(state, {})
-    raw.checkpoint(*place, files, manifest=state != "none", **fields)
+    }
+    raw.checkpoint(*place, files, manifest=state != "none", **fields.get(state, {}))
     damage: dict[str, Callable[[], None]] = {
         "short": lambda: raw.put(f"{at}/w", b""),
         "gone": lambda: raw.delete(f"{at}/w"),
@@ -130,7 +145,8 @@ def test_no_prune_changes_a_choice(seed: int) -> None:
     """In any history: the same choice before and after, no pinned file gone, and no index used twice."""
     with tempfile.TemporaryDirectory() as scratch:
         raw = Raw(f"file://{scratch}/lineage", "")
-        raw.put("training.json", {"schema": 1, "training_id": "t"})
+        if seed % 4:
+            raw.put("training.json", {"schema": 1, "training_id": "t"})
         newest, places = live(raw, random.Random(seed))
         lineage = Lineage.open(raw.uri)
         starts = [(newest + 1, False)]
