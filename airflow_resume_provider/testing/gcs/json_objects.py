@@ -12,7 +12,7 @@ from .call import Call
 from .downloads import check_etags, download
 from .listing import Page, Query
 from .names import check_object
-from .preconditions import Preconditions
+from .preconditions import Preconditions, integer, natural
 from .refusals import Refusal, invalid, required
 from .resources import object_resource, object_settings, wants_full
 from .responses import page_size, respond
@@ -101,16 +101,7 @@ async def compose(call: Call) -> web.Response:
     """POST /b/BUCKET/o/OBJECT/compose."""
     _, bucket, _, name, _ = call.parts
     request = await call.json()
-    listed = request.get("sourceObjects")
-    if not isinstance(listed, list) or not listed:
-        raise required("You must provide at least one source component.", location="sourceObjects")
-    if len(listed) > _MAX_SOURCES:
-        message = (
-            f"The number of source components provided ({len(listed)}) exceeds the maximum ({_MAX_SOURCES})"
-        )
-        raise invalid(message)
-    call.store.catalogue.bucket(bucket)
-    sources = [_source(call, bucket, entry) for entry in listed]
+    sources = sources_of(call, bucket, request.get("sourceObjects"))
     given = request.get("destination") or {}
     if "contentType" not in given and (common := sources[0].settings.get("contentType")):
         given = {**given, "contentType": common}
@@ -128,16 +119,30 @@ async def compose(call: Call) -> web.Response:
     return respond(call, object_resource(version, call.base))
 
 
+def sources_of(call: Call, bucket: str, listed: Any) -> list[Version]:
+    """Return the objects that a composition lists, or refuse it."""
+    if not isinstance(listed, list) or not listed:
+        raise required("You must provide at least one source component.", location="sourceObjects")
+    if len(listed) > _MAX_SOURCES:
+        message = (
+            f"The number of source components provided ({len(listed)}) exceeds the maximum ({_MAX_SOURCES})"
+        )
+        raise invalid(message)
+    call.store.catalogue.bucket(bucket)
+    return [_source(call, bucket, entry) for entry in listed]
+
+
 def _source(call: Call, bucket: str, entry: Any) -> Version:
     if not isinstance(entry, dict) or not entry.get("name"):
         raise required("Required", location="sourceObjects.name")
     generation = entry.get("generation")
     version = call.store.find(
-        bucket, entry["name"], check_generation(str(generation) if generation else None)
+        bucket, str(entry["name"]), check_generation(str(generation) if generation else None)
     )
     wanted = (entry.get("objectPreconditions") or {}).get("ifGenerationMatch")
     if wanted is not None:
-        Preconditions(generation_match=int(wanted)).check_write(version)
+        match = integer(str(wanted), "ifGenerationMatch")
+        Preconditions(generation_match=match).check_write(version)
     return version
 
 
@@ -174,9 +179,10 @@ def _rewrite_step(call: Call) -> int:
     text = call.query.get("maxBytesRewrittenPerCall")
     if text is None:
         return 1 << 62
-    if not text.isdigit() or int(text) % (1 << 20) or not int(text):
+    step = natural(text, "maxBytesRewrittenPerCall")
+    if not step or step % (1 << 20):
         raise invalid("maxBytesRewrittenPerCall must be a multiple of 1 MiB.")
-    return int(text)
+    return step
 
 
 def _token(source: Version, done: int) -> str:

@@ -50,8 +50,12 @@ class _Position:
     generation: int  # -1: before the name's first version
 
     def token(self) -> str:
-        raw = json.dumps([self.name, self.generation]).encode()
-        return base64.urlsafe_b64encode(raw).decode()
+        return page_token(self.name, self.generation)
+
+
+def page_token(name: str, generation: int) -> str:
+    """Return the token of the page behind one generation of a name."""
+    return base64.urlsafe_b64encode(json.dumps([name, generation]).encode()).decode()
 
 
 def _first(query: Query) -> _Position:
@@ -68,8 +72,10 @@ def _first(query: Query) -> _Position:
 def _parse(token: str) -> _Position:
     try:
         name, generation = json.loads(base64.urlsafe_b64decode(token.encode()))
+        if not -1 <= int(generation) <= _NEWER_THAN_ALL:
+            raise ValueError(generation)
         return _Position(str(name), int(generation))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise invalid("Invalid argument: page token", location="pageToken") from None
 
 

@@ -15,13 +15,14 @@ def integer(text: str | None, name: str) -> int | None:
     """Parse an optional integer parameter, or refuse it by name."""
     if text is None:
         return None
-    try:
-        value = int(text)
-    except ValueError:
-        raise invalid(f"Invalid value for parameter {name}: '{text}'", location=name) from None
-    if not -(2**63) <= value < 2**63:
+    return natural(text, name)
+
+
+def natural(text: str, name: str) -> int:
+    """Parse a 64-bit integer that is not negative, or refuse it by name."""
+    if len(text) > 19 or not (text.isascii() and text.isdigit()) or int(text) >= 2**63:
         raise invalid(f"Invalid value for parameter {name}: '{text}'", location=name)
-    return value
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from .refusals import Refusal, invalid
 from .versions import Version, timestamp
 
 PROJECT_NUMBER = "123456789012"
-_OWNER = {"entity": f"project-owners-{PROJECT_NUMBER}"}
+OWNER_ENTITY = f"project-owners-{PROJECT_NUMBER}"
+_OWNER = {"entity": OWNER_ENTITY}
 _STORAGE_CLASSES = {
     "STANDARD",
     "NEARLINE",

@@ -8,8 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from .call import Call
+from .preconditions import natural
 from .projection import project
-from .refusals import Refusal
 from .resources import object_resource, wants_full
 from .versions import Version
 
@@ -27,10 +27,7 @@ def respond(call: Call, resource: Any, status: int = 200) -> web.Response:
 
 def page_size(call: Call, parameter: str = "maxResults") -> int:
     """Return how many entries fit one page: at most 1,000, whatever the client asks."""
-    text = call.query.get(parameter, "1000")
-    if not text.isdigit():
-        raise Refusal(400, "invalidParameter", f"Invalid value for {parameter}: '{text}'", location=parameter)
-    return min(int(text) or 1000, 1000)
+    return min(natural(call.query.get(parameter, "1000"), parameter) or 1000, 1000)
 
 
 async def created(call: Call, version: Version) -> web.Response:

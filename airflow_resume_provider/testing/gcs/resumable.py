@@ -16,7 +16,7 @@ from .blobs import Writer
 from .call import Call
 from .checksums import Expected
 from .names import check_object
-from .preconditions import Preconditions
+from .preconditions import Preconditions, integer
 from .receiving import receive
 from .refusals import Refusal, invalid
 from .resources import object_resource, object_settings
@@ -61,11 +61,7 @@ def open_session(call: Call, bucket: str, name: str, given: dict[str, Any], loca
 
 
 def _total(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdigit():
-        raise invalid(f"Invalid X-Upload-Content-Length: '{text}'")
-    return int(text)
+    return integer(text, "X-Upload-Content-Length")
 
 
 async def proceed(call: Call) -> web.Response:

@@ -13,8 +13,8 @@ from . import checksums
 from .blobs import Blobs
 from .catalogue import Catalogue
 from .listing import Page, Query, list_page
-from .preconditions import NOTHING, Preconditions
-from .refusals import Refusal, invalid, no_object
+from .preconditions import NOTHING, Preconditions, integer
+from .refusals import Refusal, no_object
 from .uploads import Uploads
 from .versions import Segments, Version
 
@@ -265,8 +265,4 @@ def _lock(path: Path) -> int:
 
 def check_generation(text: str | None) -> int | None:
     """Parse a generation that a client names."""
-    if text is None:
-        return None
-    if not text.isdigit():
-        raise invalid(f"Invalid value for generation: '{text}'", location="generation")
-    return int(text)
+    return integer(text, "generation")

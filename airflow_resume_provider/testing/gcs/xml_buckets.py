@@ -9,8 +9,9 @@ from urllib.parse import quote
 from aiohttp import web
 
 from .call import Call
-from .listing import Page, Query
+from .listing import Page, Query, page_token
 from .names import check_bucket
+from .preconditions import natural
 from .refusals import invalid
 from .resources import bucket_settings
 from .versions import Version, timestamp
@@ -19,18 +20,25 @@ from .xml_documents import document, element
 
 async def list_objects(call: Call) -> web.Response:
     """GET /BUCKET, both versions of the listing."""
-    query, second = call.query, call.query.get("list-type") == "2"
-    if not query.get("max-keys", "1000").isdigit():
-        raise invalid(f"Invalid max-keys: '{query['max-keys']}'")
+    query, second, versions = call.query, "list-type" in call.query, "versions" in call.query
+    if query.get("list-type", "2") != "2" or (second and versions):
+        raise invalid(f"Invalid list-type: '{query['list-type']}'")
     wanted = Query(
         prefix=query.get("prefix", ""),
         delimiter=query.get("delimiter", ""),
         start_after=query.get("start-after", "") if second else query.get("marker", ""),
-        limit=min(int(query.get("max-keys", "1000")), 1000),
-        token=query.get("continuation-token", "") if second else "",
+        limit=min(natural(query.get("max-keys", "1000"), "max-keys"), 1000),
+        token=query.get("continuation-token", "") if second else _marked(query),
     )
-    page = call.store.list(call.parts[0], wanted) if wanted.limit else Page()
+    page = call.store.list(call.parts[0], wanted, versions=versions) if wanted.limit else Page()
     return document("ListBucketResult", *_listing(call, wanted, page, second))
+
+
+def _marked(query: dict[str, str]) -> str:
+    """Return where a listing of versions goes on: after one generation of a name."""
+    if "versions" not in query or not query.get("generation-marker"):
+        return ""
+    return page_token(query.get("marker", ""), natural(query["generation-marker"], "generation-marker"))
 
 
 def _listing(call: Call, wanted: Query, page: Page, second: bool) -> list[str]:
@@ -45,7 +53,9 @@ def _listing(call: Call, wanted: Query, page: Page, second: bool) -> list[str]:
     elif page.token:
         last = max([version.name for version in page.items[-1:]] + page.prefixes[-1:])
         parts.append(element("NextMarker", quoted(last)))
-    parts += [_entry(version, quoted) for version in page.items]
+        if "versions" in call.query and page.items and page.items[-1].name == last:
+            parts.append(element("NextGenerationMarker", page.items[-1].generation))
+    parts += [_entry(version, quoted, "versions" in call.query) for version in page.items]
     parts += [
         f"<CommonPrefixes>{element('Prefix', quoted(prefix))}</CommonPrefixes>" for prefix in page.prefixes
     ]
@@ -56,8 +66,8 @@ def _quoter(kind: str | None) -> Any:
     return (lambda text: quote(text, safe="/")) if kind == "url" else (lambda text: text)
 
 
-def _entry(version: Version, quoted: Any) -> str:
-    fields = (
+def _entry(version: Version, quoted: Any, versions: bool) -> str:
+    fields: tuple[tuple[str, object], ...] = (
         ("Key", quoted(version.name)),
         ("Generation", version.generation),
         ("MetaGeneration", version.metageneration),
@@ -66,7 +76,12 @@ def _entry(version: Version, quoted: Any) -> str:
         ("Size", version.size),
         ("StorageClass", version.storage_class),
     )
-    return f"<Contents>{''.join(element(key, value) for key, value in fields)}</Contents>"
+    tag = "Contents"
+    if versions:
+        tag, fields = "Version", (*fields, ("IsLatest", str(version.deleted is None).lower()))
+    if version.deleted is not None:
+        fields = (*fields, ("DeletedTime", timestamp(version.deleted)))
+    return f"<{tag}>{''.join(element(key, value) for key, value in fields)}</{tag}>"
 
 
 async def list_buckets(call: Call) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -33,6 +34,11 @@ def document(root: str, *content: str) -> web.Response:
 def element(name: str, value: object) -> str:
     """Return one element with text in it."""
     return f"<{name}>{escape(str(value))}</{name}>"
+
+
+def local_name(element: ElementTree.Element) -> str:
+    """Return the name of an element without its namespace."""
+    return str(element.tag).rpartition("}")[2]
 
 
 def settings_of(headers: Any) -> dict[str, Any]:

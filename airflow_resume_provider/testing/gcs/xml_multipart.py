@@ -12,7 +12,7 @@ from .blobs import SMALL, Writer
 from .call import Call
 from .checksums import Expected, combine, crc_text, md5_text
 from .names import check_object
-from .preconditions import Preconditions
+from .preconditions import Preconditions, natural
 from .receiving import receive
 from .refusals import Refusal, invalid, no_method
 from .uploads import Part, Upload
@@ -71,7 +71,7 @@ async def put_part(call: Call) -> web.Response:
 
 def _part_number(call: Call) -> int:
     text = call.query.get("partNumber", "")
-    if not text.isdigit() or not 1 <= int(text) <= _MAX_PARTS:
+    if not 1 <= natural(text, "partNumber") <= _MAX_PARTS:
         raise invalid(f"Part number must be an integer between 1 and {_MAX_PARTS}, inclusive: '{text}'")
     return int(text)
 
@@ -173,7 +173,8 @@ async def abort(call: Call) -> web.Response:
 async def list_parts(call: Call) -> web.Response:
     """GET /BUCKET/OBJECT?uploadId=ID."""
     upload = _upload(call)
-    after, limit = int(call.query.get("part-number-marker", "0")), int(call.query.get("max-parts", "1000"))
+    after = natural(call.query.get("part-number-marker", "0"), "part-number-marker")
+    limit = natural(call.query.get("max-parts", "1000"), "max-parts")
     parts = [part for part in call.store.uploads.parts(upload) if part.number > after]
     shown, more = parts[:limit], len(parts) > limit
     return document(

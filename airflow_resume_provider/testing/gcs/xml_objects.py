@@ -7,14 +7,14 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from . import resumable, xml_buckets, xml_multipart
+from . import resumable, xml_buckets, xml_multipart, xml_subresources
 from .call import Call
 from .checksums import Expected
 from .downloads import download
 from .names import check_object
 from .preconditions import Preconditions
 from .receiving import receive
-from .refusals import Refusal, no_method
+from .refusals import Refusal, invalid, no_method
 from .store import check_generation
 from .versions import timestamp
 from .xml_documents import document, element, settings_of, written_headers
@@ -83,20 +83,35 @@ async def answer(call: Call) -> web.StreamResponse:
         if call.method in ("GET", "HEAD"):
             return await xml_buckets.list_buckets(call)
         raise no_method()
-    if len(call.parts) == 1:
-        if call.method == "GET" and "uploads" in call.query:
-            return await xml_multipart.list_uploads(call)
-        methods: dict[str, Any] = _BUCKET_METHODS
-    else:
-        methods = _OBJECT_METHODS
-        if "uploadId" in call.query or "uploads" in call.query:
-            return await xml_multipart.answer(call)
-        if "upload_id" in call.query or call.method == "POST":
-            return await _resumable(call)
-    if call.method not in methods:
+    methods = _BUCKET_METHODS if len(call.parts) == 1 else _OBJECT_METHODS
+    method = (_by_query(call) if call.query else None) or methods.get(call.method)
+    if method is None:
         raise no_method()
-    found: web.StreamResponse = await methods[call.method](call)
+    found: web.StreamResponse = await method(call)
     return found
+
+
+def _by_query(call: Call) -> Any:
+    """Return the method that the parameters mean, or None when the path alone says it."""
+    if subresource := xml_subresources.find(call):
+        return subresource
+    if len(call.parts) == 1:
+        return _bucket_uploads(call)
+    if "uploadId" in call.query or "uploads" in call.query:
+        return xml_multipart.answer
+    if "partNumber" in call.query:  # a part of nothing must not become the object
+        raise invalid("partNumber needs the uploadId of the upload that it belongs to.")
+    return _resumable if "upload_id" in call.query else None
+
+
+def _bucket_uploads(call: Call) -> Any:
+    if not {"uploadId", "partNumber", "upload_id"}.isdisjoint(call.query):
+        raise invalid("An upload belongs to an object, and the request names none.")
+    if "uploads" not in call.query:
+        return None
+    if call.method != "GET":
+        raise no_method()
+    return xml_multipart.list_uploads
 
 
 async def _resumable(call: Call) -> web.Response:
@@ -122,4 +137,4 @@ _BUCKET_METHODS: dict[str, Any] = {
     "PUT": xml_buckets.put_bucket,
     "DELETE": xml_buckets.delete_bucket,
 }
-_OBJECT_METHODS: dict[str, Any] = {"GET": get, "HEAD": get, "PUT": put, "DELETE": delete}
+_OBJECT_METHODS: dict[str, Any] = {"GET": get, "HEAD": get, "PUT": put, "POST": _resumable, "DELETE": delete}
