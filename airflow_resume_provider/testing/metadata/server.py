@@ -109,7 +109,7 @@ class MetadataServer:
             # As seen in the field after a notice: the connection is taken, no answer ever comes.
             async with self._changed:
                 await self._changed.wait_for(lambda: self._stopped)
-            raise _dropped(request)
+            return _dropped(request)
         if request.path == "/":
             return _text("computeMetadata/\n")
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
@@ -126,7 +126,7 @@ class MetadataServer:
         if query.get("wait_for_change", "").lower() == "true":
             await self._wait(path, query.get("last_etag", ""), float(query.get("timeout_sec", 0) or 0))
             if self._stopped:
-                raise _dropped(request)
+                return _dropped(request)
         value = self._find(path, request)
         if isinstance(value, dict) and query.get("recursive", "").lower() == "true":
             return _json(value)
@@ -171,11 +171,11 @@ def etag(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _dropped(request: web.BaseRequest) -> ConnectionResetError:
-    """Cut a connection: what a machine that is gone answers is nothing."""
+def _dropped(request: web.BaseRequest) -> web.Response:
+    """Cut a connection: what a machine that is gone answers is nothing, so nobody gets this response."""
     if request.transport is not None:
         request.transport.abort()
-    return ConnectionResetError("the VM is gone")
+    return web.Response(status=503)
 
 
 def _text(text: str, status: int = 200) -> web.Response:

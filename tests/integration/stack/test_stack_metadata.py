@@ -144,8 +144,10 @@ async def test_google_auth_finds_project_account_and_token(
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_who_waits_when_the_vm_goes_gets_no_answer(server: MetadataServer, silent: bool) -> None:
-    """The connection is cut, and no task of the server is left behind."""
+async def test_who_waits_when_the_vm_goes_gets_no_answer(
+    server: MetadataServer, silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection is cut, no task of the server is left behind, and nobody is told of an error."""
     before = asyncio.all_tasks()
     server.silent = silent
     waiting = asyncio.create_task(ask(server, "instance/preempted?wait_for_change=true", FLAVOR))
@@ -156,3 +158,4 @@ async def test_who_waits_when_the_vm_goes_gets_no_answer(server: MetadataServer,
         await waiting
     left = asyncio.all_tasks() - before - {waiting}
     await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 5)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
