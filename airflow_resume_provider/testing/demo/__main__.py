@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     # A polite end from outside takes the same way out as Ctrl-C: everything is ended.
     signal.signal(signal.SIGTERM, _interrupt)
+    # Shells start what runs in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         command_line.check(options)
         with command_line.sole_user(options.folder):
