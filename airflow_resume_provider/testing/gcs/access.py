@@ -33,6 +33,8 @@ def check_signature_age(call: Call) -> None:
 def _entry(given: dict[str, Any]) -> dict[str, Any]:
     if not given.get("entity") or not given.get("role"):
         raise Refusal(400, "required", "Required", location="entity")
+    if not isinstance(given["entity"], str) or not isinstance(given["role"], str):
+        raise invalid("Invalid value for: entity and role are texts.", location="entity")
     return {"kind": "storage#accessControl", "entity": given["entity"], "role": given["role"]}
 
 

@@ -10,8 +10,9 @@ from .call import Call
 from .names import check_bucket
 from .preconditions import Preconditions
 from .refusals import Refusal, precondition_failed, required
-from .resources import bucket_resource, bucket_settings, wants_full
+from .resources import bucket_resource, wants_full
 from .responses import page_size, respond
+from .settings import bucket_settings, policy_settings
 
 
 async def insert(call: Call) -> web.Response:
@@ -112,7 +113,7 @@ async def get_policy(call: Call) -> web.Response:
 async def set_policy(call: Call) -> web.Response:
     """PUT /b/BUCKET/iam: kept and shown, not enforced."""
     bucket = call.store.catalogue.bucket(call.parts[1])
-    policy = await call.json()
+    policy = policy_settings(await call.json())
     call.store.catalogue.change_bucket(bucket, bucket.settings | {"iamPolicy": policy})
     return respond(call, {"kind": "storage#policy", "etag": "CAE=", **policy})
 

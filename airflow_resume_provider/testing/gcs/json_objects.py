@@ -14,8 +14,9 @@ from .listing import Page, Query
 from .names import check_object
 from .preconditions import Preconditions, integer, natural
 from .refusals import Refusal, invalid, required
-from .resources import object_resource, object_settings, wants_full
+from .resources import object_resource, wants_full
 from .responses import page_size, respond
+from .settings import check_custom_time, object_settings
 from .store import check_generation
 from .versions import Version
 
@@ -77,9 +78,13 @@ async def patch(call: Call) -> web.Response:
 async def update(call: Call) -> web.Response:
     """PUT /b/BUCKET/o/OBJECT: replace all that may be set."""
     given = await call.json()
-    return await _change(
-        call, lambda before: object_settings({"storageClass": before.get("storageClass"), **given})
-    )
+
+    def replaced(before: dict[str, Any]) -> dict[str, Any]:
+        settings = object_settings({"storageClass": before.get("storageClass"), **given})
+        check_custom_time(settings.get("customTime"), before.get("customTime"))
+        return settings
+
+    return await _change(call, replaced)
 
 
 async def _change(call: Call, change: Any) -> web.Response:

@@ -19,8 +19,8 @@ from .names import check_object
 from .preconditions import Preconditions
 from .receiving import receive
 from .refusals import Refusal, invalid, required
-from .resources import object_settings
 from .responses import created
+from .settings import object_settings
 from .versions import Version
 
 _MAX_HEAD = 1 << 20

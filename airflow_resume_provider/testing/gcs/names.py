@@ -85,6 +85,8 @@ def _translate(piece: str, inside: bool) -> str:
     fixed = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     if piece in fixed:
         return fixed[piece]
+    if piece == "[":
+        raise invalid("Invalid glob: a [ without its ]", location="matchGlob")
     if piece[0] == "[" and len(piece) > 2:
         negated = "^" if piece[1] in "!^" else ""
         return f"[{negated}" + piece[1:-1].lstrip("!^").replace("\\", "\\\\") + "]"

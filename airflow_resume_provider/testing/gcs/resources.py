@@ -3,86 +3,17 @@
 from __future__ import annotations
 
 import base64
-import re
 from typing import Any
 from urllib.parse import quote
 
 from .catalogue import Bucket
 from .checksums import crc_text, md5_text
-from .refusals import Refusal, invalid
+from .refusals import Refusal
 from .versions import Version, timestamp
 
 PROJECT_NUMBER = "123456789012"
 OWNER_ENTITY = f"project-owners-{PROJECT_NUMBER}"
 _OWNER = {"entity": OWNER_ENTITY}
-_STORAGE_CLASSES = {
-    "STANDARD",
-    "NEARLINE",
-    "COLDLINE",
-    "ARCHIVE",
-    "MULTI_REGIONAL",
-    "REGIONAL",
-    "DURABLE_REDUCED_AVAILABILITY",
-}
-_TEXTS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
-_OBJECT_SETTINGS = (*_TEXTS, "storageClass", "customTime", "metadata", "contexts", "acl")
-_FLAGS = ("temporaryHold", "eventBasedHold")
-_BUCKET_SETTINGS = (
-    *("location", "storageClass", "labels", "versioning", "billing", "lifecycle", "cors", "website"),
-    *("logging", "encryption", "autoclass", "defaultEventBasedHold", "iamConfiguration", "retentionPolicy"),
-    *("softDeletePolicy", "rpo", "hierarchicalNamespace", "customPlacementConfig", "objectRetention"),
-    *("acl", "defaultObjectAcl"),
-)
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-
-
-def object_settings(given: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return `before` changed by a client's resource; null removes, unknown fields are ignored."""
-    settings = dict(before or {})
-    for key in (*_OBJECT_SETTINGS, *_FLAGS):
-        if key in given:
-            _check_setting(key, given[key])
-            settings[key] = _metadata(given[key], settings) if key == "metadata" else given[key]
-    return {key: value for key, value in settings.items() if value is not None and value != {}}
-
-
-def _metadata(given: Any, settings: dict[str, Any]) -> Any:
-    if given is None:
-        return None
-    merged = {**(settings.get("metadata") or {}), **given}
-    return {key: value for key, value in merged.items() if value is not None}
-
-
-def _check_setting(key: str, value: Any) -> None:
-    if value is None:
-        return
-    if key in _TEXTS and not isinstance(value, str):
-        raise invalid(f"Invalid value for: {key}")
-    if key == "storageClass" and value not in _STORAGE_CLASSES:
-        raise invalid(f"Invalid argument: storage class {value!r}")
-    if key == "customTime" and not (isinstance(value, str) and _TIME.fullmatch(value)):
-        raise invalid(f"Invalid value for: customTime is not a date-time: {value!r}")
-    if key == "metadata" and not _is_metadata(value):
-        raise invalid("Invalid value for: metadata must be an object of strings")
-
-
-def _is_metadata(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str | None) for text in value.values())
-
-
-def bucket_settings(given: dict[str, Any], before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return `before` changed by a client's bucket resource; objects merge, null removes."""
-    settings = dict(before or {})
-    for key in _BUCKET_SETTINGS:
-        if key not in given:
-            continue
-        value = given[key]
-        if isinstance(value, dict) and isinstance(settings.get(key), dict):
-            value = {k: v for k, v in {**settings[key], **value}.items() if v is not None}
-        settings[key] = value
-    if settings.get("storageClass") not in (None, *_STORAGE_CLASSES):
-        raise invalid(f"Invalid argument: storage class {settings['storageClass']!r}")
-    return {key: value for key, value in settings.items() if value is not None}
 
 
 def bucket_resource(bucket: Bucket, base: str, *, full: bool = False) -> dict[str, Any]:

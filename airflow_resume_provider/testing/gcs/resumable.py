@@ -19,8 +19,9 @@ from .names import check_object
 from .preconditions import Preconditions, integer
 from .receiving import receive
 from .refusals import Refusal, invalid
-from .resources import object_resource, object_settings
+from .resources import object_resource
 from .responses import created, respond
+from .settings import object_settings
 from .uploads import Upload
 from .versions import Segments, Version
 

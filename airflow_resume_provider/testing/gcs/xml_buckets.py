@@ -13,7 +13,7 @@ from .listing import Page, Query, page_token
 from .names import check_bucket
 from .preconditions import natural
 from .refusals import invalid
-from .resources import bucket_settings
+from .settings import bucket_settings
 from .versions import Version, timestamp
 from .xml_documents import document, element
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from .checksums import crc_text, md5_text
 from .refusals import invalid
-from .resources import object_settings
+from .settings import object_settings
 from .versions import Version
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"

@@ -136,3 +136,91 @@ def test_versions_of_the_listing_that_are_not_there_are_refused(http, loaded):
     """Only list-type=2 has a meaning."""
     for kind in ("3", "1", ""):
         assert http("GET", f"{loaded}?list-type={kind}").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"versioning": "x"},
+        {"versioning": {"enabled": "false"}},
+        {"billing": ["x"]},
+        {"labels": "x"},
+        {"labels": {"a": 1}},
+        {"lifecycle": {"rule": "x"}},
+        {"lifecycle": {"rule": ["x"]}},
+        {"cors": {"origin": "x"}},
+        {"storageClass": ["STANDARD"]},
+        {"location": 5},
+        {"acl": "x"},
+        {"acl": [{"role": "READER"}]},
+        {"defaultObjectAcl": ["x"]},
+        {"iamConfiguration": "x"},
+    ],
+)
+def test_settings_of_a_bucket_have_types(http, bucket, loaded, given):
+    """A value of another type is refused, and the bucket works on."""
+    path = f"/storage/v1/b{loaded}"
+    for method, address in (("PATCH", path), ("PUT", path), ("POST", "/storage/v1/b?project=p")):
+        refused = http(method, address, json={"name": f"{bucket.name}-2", **given})
+        assert (refused.status_code, next(iter(given)) in refused.text) == (400, True)
+    bucket.reload()
+    assert bucket.metageneration == 1
+    assert http("PUT", f"{loaded}/obj", data=b"over").status_code == 200
+
+
+def test_policies_have_types(http, loaded):
+    """An IAM policy is bindings of roles to members."""
+    path = f"/storage/v1/b{loaded}/iam"
+    for bindings in ("x", ["x"], [{"role": 1}], [{"role": "r", "members": "m"}]):
+        assert http("PUT", path, json={"bindings": bindings}).status_code == 400
+    assert http("PUT", path, json={"bindings": [{"role": "r", "members": ["m"]}]}).status_code == 200
+    assert http("GET", path).json()["bindings"] == [{"role": "r", "members": ["m"]}]
+
+
+@pytest.mark.parametrize("given", [{"acl": "x"}, {"acl": [{}]}, {"temporaryHold": "x"}, {"contexts": "x"}])
+def test_settings_of_an_object_have_types(http, loaded, given):
+    """As those of a bucket."""
+    assert http("PATCH", f"/storage/v1/b{loaded}/o/obj", json=given).status_code == 400
+    assert http("GET", f"{loaded}/obj?acl").status_code == 200
+
+
+def test_custom_metadata_has_a_limit(http, bucket, loaded):
+    """8 KiB of keys and values in UTF-8, over all ways to set it; patches count what is there already."""
+    objects = f"/storage/v1/b{loaded}/o"
+    fits, over = {"key": "ü" * 4094 + "x"}, {"key": "ü" * 4095}
+    sources = [{"name": "obj"}]
+    for metadata, status in ((over, 400), (fits, 200)):
+        resource = {"metadata": metadata}
+        answers = [
+            http("PATCH", f"{objects}/obj", json=resource),
+            http("PUT", f"{objects}/obj", json=resource),
+            http("POST", f"{objects}/obj/rewriteTo/b{loaded}/o/y", json=resource),
+            http("POST", f"{objects}/z/compose", json={"destination": resource, "sourceObjects": sources}),
+            http("POST", f"/upload{objects}?uploadType=resumable&name=r", json=resource),
+            http("PUT", f"{loaded}/x", headers={"x-goog-meta-key": "x" * (8189 + (status == 400))}),
+        ]
+        assert [answer.status_code for answer in answers] == [status] * len(answers)
+    assert "MetadataTooLarge" in http("PUT", f"{loaded}/x", headers={"x-goog-meta-k": "x" * 9000}).text
+    assert http("PATCH", f"{objects}/obj", json={"metadata": {"k": "v"}}).status_code == 400
+    assert bucket.get_blob("obj").metadata == fits
+
+
+def test_custom_time_only_goes_forward(http, bucket, loaded):
+    """Once set it can be neither removed nor set earlier; a rewrite begins anew."""
+    path = f"/storage/v1/b{loaded}/o/obj"
+    assert http("PATCH", path, json={"customTime": "2024-13-01T00:00:00Z"}).status_code == 400
+    assert http("PATCH", path, json={"customTime": "2024-06-01T00:00:00Z"}).status_code == 200
+    for time in (None, "2024-05-31T23:59:59Z", "2024-06-01T00:30:00+01:00"):
+        assert http("PATCH", path, json={"customTime": time}).status_code == 400
+        assert http("PUT", path, json={"customTime": time}).status_code == 400
+    assert http("PUT", path, json={}).status_code == 400
+    assert http("PATCH", path, json={"customTime": "2024-06-01T00:30:00-01:00"}).status_code == 200
+    rewritten = http("POST", f"{path}/rewriteTo/b{loaded}/o/obj", json={"contentType": "a/b"})
+    assert "customTime" not in rewritten.json()["resource"]
+
+
+def test_globs_that_do_not_end_are_refused(http, loaded):
+    """An open bracket or brace is 400; an escaped one is a character."""
+    path = f"/storage/v1/b{loaded}/o"
+    for glob, status in (("[", 400), ("a[b", 400), ("{a", 400), ("\\[", 200)):
+        assert http("GET", path, params={"matchGlob": glob}).status_code == status
