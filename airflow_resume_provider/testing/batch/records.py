@@ -154,12 +154,20 @@ class JobRecord:
         status = self.tasks[index].status
         status.state = new
         self._append(status, event, moment)
-        self.recount()
+        self._count(old, new)
         self._changed(moment, Change(self.name, old.name, new.name, index))
         return text
 
+    def _count(self, old: Any, new: Any) -> None:
+        """Keep the counts right without looking at every task: a job may have 100,000."""
+        counts = self.job.status.task_groups[GROUP].counts
+        counts[new.name] += 1
+        counts[old.name] -= 1
+        if not counts[old.name]:
+            del counts[old.name]
+
     def recount(self) -> None:
-        """Bring the job's count of tasks in each state up to date."""
+        """Count the tasks in each state."""
         counts = Counter(TaskState(task.status.state).name for task in self.tasks)
         shown = self.job.status.task_groups[GROUP].counts
         for gone in set(shown) - set(counts):

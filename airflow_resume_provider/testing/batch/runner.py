@@ -17,6 +17,8 @@ from airflow_resume_provider.testing.batch.records import JobRecord
 from airflow_resume_provider.testing.batch.tasks import Barriers, Outcome, TaskRun
 from airflow_resume_provider.testing.batch.vm import SILENT, Loss, Vm
 
+SLICE = 100  # so many tasks are changed before others have their turn
+
 
 class JobRun:
     """Runs one job."""
@@ -53,13 +55,13 @@ class JobRun:
                 await self._work()
             self._conclude()
         except TimeoutError:
-            self.abandon_tasks()
-            self.record.set_state(JobState.FAILED, "The job was in this state for longer than it may be.")
+            await self.abandon_tasks()
+            self._end(JobState.FAILED, "The job was in this state for longer than it may be.")
         except Exception:
             # A job must reach an end even when the stack itself is at fault.
             logging.getLogger(__name__).exception("job %s", self.record.name)
-            self.abandon_tasks()
-            self.record.set_state(JobState.FAILED, "The local stack failed; its log says why.")
+            await self.abandon_tasks()
+            self._end(JobState.FAILED, "The local stack failed; its log says why.")
         finally:
             self._closing = True
             await self.fleet.shut_down(self._grace)
@@ -116,7 +118,7 @@ class JobRun:
                     self._growing = tasks.create_task(self._grow(self.fleet.nodes[len(nodes) :], tasks))
         except* Refused as refusals:
             self.record.tell(str(refusals.exceptions[0]))
-            self.abandon_tasks()
+            await self.abandon_tasks()
             self._refused = True
 
     def _use(self, node: Node, tasks: asyncio.TaskGroup) -> None:
@@ -208,21 +210,27 @@ class JobRun:
 
     def _conclude(self) -> None:
         if self._refused:
-            self.record.set_state(JobState.FAILED, "Job failed due to errors of resource allocation.")
+            self._end(JobState.FAILED, "Job failed due to errors of resource allocation.")
             return
-        failed = [
-            index
-            for index in range(len(self.record.tasks))
-            if self.record.task_state(index) is TaskState.FAILED
-        ]
+        states = [self.record.task_state(index) for index in range(len(self.record.tasks))]
+        failed = [index for index, state in enumerate(states) if state is TaskState.FAILED]
+        if TaskState.UNEXECUTED in states:
+            # A server that was just giving the job up did not come to an end with that.
+            self._end(JobState.FAILED, "The job was given up before its tasks ran.")
+            return
         if not failed:
-            self.record.set_state(JobState.SUCCEEDED)
+            self._end(JobState.SUCCEEDED)
             return
         because = (
             f"Job failed due to task failure. Specifically, task with index {failed[0]} failed due to the "
             f'following task event: "{self._last_event[failed[0]]}"'
         )
-        self.record.set_state(JobState.FAILED, because)
+        self._end(JobState.FAILED, because)
+
+    def _end(self, state: Any, because: str = "") -> None:
+        """Bring the job to its end; the states of one that is cancelled or deleted are the caller's."""
+        if not self.record.state.name.endswith("_IN_PROGRESS"):
+            self.record.set_state(state, because)
 
     async def stop(self, grace: float) -> None:
         """End the job's processes and its VMs because it is cancelled or deleted; states are the caller's."""
@@ -234,9 +242,11 @@ class JobRun:
             # Waited for and not awaited: should this call be cancelled, the closing goes on.
             await asyncio.wait({self.main})
 
-    def abandon_tasks(self) -> None:
+    async def abandon_tasks(self) -> None:
         """Bring the tasks of a job that ended before they did to a final state."""
         for index, task in enumerate(self.record.tasks):
+            if index % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
             state = TaskState(task.status.state)
             if state in FINISHED_TASK:
                 continue

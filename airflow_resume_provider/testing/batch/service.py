@@ -37,6 +37,9 @@ from airflow_resume_provider.testing.batch.validation import check_location, val
 _ZERO_UUID = uuid.UUID(int=0)
 _TASK_ALIASES = {"State": "status.state", "state": "status.state"}
 _FLUSH_SECONDS = 0.05
+_FLUSH_SHARE = 10.0  # so many times what a write takes lies between two of them
+# What these states say has been answered, or ends something: no restart may take it back.
+_KEPT = FINISHED_JOB | {JobState.CANCELLATION_IN_PROGRESS, JobState.DELETION_IN_PROGRESS}
 _BY_INDEX: Order = (lambda task: [int(task.name.rpartition("/")[2])], False)
 
 
@@ -83,11 +86,16 @@ class BatchService:
         self.runs[record.name] = run
         run.start()
 
-    def _changed(self, record: JobRecord, _change: Change | None) -> None:
+    def _changed(self, record: JobRecord, change: Change | None) -> None:
+        if self.records.get(record.name) is not record:
+            return
         if not self.store.dirty:
-            asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.store.flush)
-        if record.name in self.records:
-            self.store.mark(record)
+            # Writing a job of very many tasks takes long: then it is written less often.
+            delay = max(_FLUSH_SECONDS, _FLUSH_SHARE * self.store.cost)
+            asyncio.get_running_loop().call_later(delay, self.store.flush)
+        self.store.mark(record)
+        if change and change.task is None and record.state in _KEPT:
+            self.store.flush(record.name)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -199,7 +207,8 @@ class BatchService:
         run = self.runs.get(record.name)
         await self._end(run)
         if record.state is JobState.CANCELLATION_IN_PROGRESS:
-            (run or JobRun(record, self.site)).abandon_tasks()
+            await (run or JobRun(record, self.site)).abandon_tasks()
+        if record.state is JobState.CANCELLATION_IN_PROGRESS:
             record.set_state(JobState.CANCELLED)
         self.operations.finish(operation.name, CancelJobResponse())
 

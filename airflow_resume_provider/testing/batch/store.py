@@ -33,6 +33,7 @@ class Store:
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.executescript(_SCHEMA)
         self._dirty: dict[str, JobRecord] = {}
+        self.cost = 0.0  # seconds that the last write took
 
     def mark(self, record: JobRecord) -> None:
         """Remember that a job changed."""
@@ -43,15 +44,17 @@ class Store:
         """Whether something waits to be written."""
         return bool(self._dirty)
 
-    def flush(self) -> None:
-        """Write every job that changed, in one transaction."""
-        if not self._dirty:
+    def flush(self, *names: str) -> None:
+        """Write the jobs of these names, or every one, as far as they changed, in one transaction."""
+        changed = [self._dirty.pop(name) for name in names or list(self._dirty) if name in self._dirty]
+        if not changed:
             return
-        rows = [self._row(record) for record in self._dirty.values()]
-        self._dirty.clear()
+        began = time.monotonic()
+        rows = [self._row(record) for record in changed]
         self._db.execute("BEGIN")
         self._db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?)", rows)
         self._db.execute("COMMIT")
+        self.cost = time.monotonic() - began
 
     @staticmethod
     def _row(record: JobRecord) -> tuple[str, bytes, bytes, str]:

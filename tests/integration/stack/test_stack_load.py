@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -82,6 +83,39 @@ def test_twenty_four_jobs_really_run_at_the_same_time(tmp_path: Path) -> None:
         for number in range(24):
             assert client.wait(f"job-{number}", timeout=90).status.state == State.SUCCEEDED
         client.close()
+
+
+def test_a_job_of_many_tasks_holds_nobody_else_up(tmp_path: Path) -> None:
+    """Others are answered while thousands of tasks are made, and given up."""
+    meanwhile: list[float] = []
+    cancelled = threading.Event()
+
+    def look(endpoint: str) -> None:
+        client = Client(endpoint)
+        while not cancelled.is_set():
+            began = time.monotonic()
+            client.list_jobs(parent=PARENT)
+            meanwhile.append(time.monotonic() - began)
+        client.close()
+
+    with LocalStack(tmp_path, settings=Settings(max_vms=1)) as stack:
+        client = Client(stack.batch_endpoint)
+        client.submit(job_of(script("exec sleep 60")), "first")
+        client.wait("first", "RUNNING")
+        looking = threading.Thread(target=look, args=(stack.batch_endpoint,))
+        looking.start()
+        try:
+            client.submit(job_of(script("true"), task_count=2_500), "many")
+            client.cancel_job(name=name_of("many"))
+        finally:
+            cancelled.set()
+            looking.join()
+        job = client.get_job(name=name_of("many"))
+        client.close()
+    assert job.status.state == State.CANCELLED
+    assert dict(job.status.task_groups["group0"].counts) == {"UNEXECUTED": 2_500}
+    print(f"slowest of {len(meanwhile)} lists meanwhile: {max(meanwhile):.2f} s")
+    assert max(meanwhile) < 2  # much more than it takes, for a machine that is busy
 
 
 class Soak:
