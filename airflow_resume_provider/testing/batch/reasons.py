@@ -45,6 +45,11 @@ def unchecked_types(names: list[str]) -> str:
     )
 
 
+def impossible(wrong: list[str]) -> str:
+    """The cloud has no such machine."""
+    return f"Local stack: the cloud has no such machine: {'; '.join(wrong)}. The job runs all the same."
+
+
 def stock_out(record: JobRecord, zone: str) -> str:
     """No zone has VMs."""
     project = record.name.split("/")[1]

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_resume_provider.testing.batch import reasons
 from airflow_resume_provider.testing.batch.environment import TaskIdentity
 from airflow_resume_provider.testing.batch.fleet import HOLD_SECONDS, Fleet, Node, Refused, Site
-from airflow_resume_provider.testing.batch.machine_types import unknown_types
+from airflow_resume_provider.testing.batch.machine_types import impossible, unknown_types
 from airflow_resume_provider.testing.batch.messages import FINISHED_TASK, Action, JobState, TaskState
 from airflow_resume_provider.testing.batch.records import JobRecord
 from airflow_resume_provider.testing.batch.tasks import Barriers, Outcome, TaskRun
@@ -71,6 +71,8 @@ class JobRun:
         if self.record.state is JobState.QUEUED:
             if unknown := unknown_types(self.record.job):
                 self.record.tell(reasons.unchecked_types(unknown))
+            if wrong := impossible(self.record.job):
+                self.record.tell(reasons.impossible(wrong))
             self.site.injector.on_state(self.fleet, "QUEUED")
             await asyncio.sleep(self.site.settings.queued_seconds)
             await self._hold_for_quota(scheduled=False)

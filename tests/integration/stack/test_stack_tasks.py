@@ -337,6 +337,20 @@ def test_a_type_that_nobody_knows_is_said_once_and_runs(client: Client) -> None:
     assert job.status.state == State.SUCCEEDED
 
 
+def test_a_machine_that_the_cloud_cannot_make_is_said_once_and_runs(client: Client) -> None:
+    """The job's event names all that is wrong with it."""
+    policy = batch_v1.AllocationPolicy.InstancePolicy(
+        machine_type="e2-standard-4",
+        accelerators=[batch_v1.AllocationPolicy.Accelerator(type_="nvidia-tesla-t4", count=3)],
+    )
+    allocation = batch_v1.AllocationPolicy(instances=[{"policy": policy}])
+    job = client.run(job_of(script("true"), allocation_policy=allocation))
+    [told] = [text for text in descriptions(job) if "no such machine" in text]
+    assert "family n1" in told
+    assert "not 3" in told
+    assert job.status.state == State.SUCCEEDED
+
+
 def test_a_queued_job_has_no_tasks_yet(tmp_path: Path) -> None:
     """ListTasks is empty and GetTask is NOT_FOUND until the job is scheduled."""
     with LocalStack(tmp_path, settings=Settings(max_vms=1)) as stack:

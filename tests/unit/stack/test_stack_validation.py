@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_resume_provider.testing.batch.api_errors import ApiError
-from airflow_resume_provider.testing.batch.machine_types import unknown_types
+from airflow_resume_provider.testing.batch.machine_types import impossible, unknown_types
 from airflow_resume_provider.testing.batch.messages import Job, Provisioning
 from airflow_resume_provider.testing.batch.names import Parent
 from airflow_resume_provider.testing.batch.settings import Settings
@@ -255,3 +255,36 @@ def test_what_no_list_holds_is_unknown() -> None:
     policy(job).machine_type = "n11-standard-4"
     policy(job).accelerators.add().type_ = "nvidia-telsa-t4"
     assert unknown_types(job) == ["n11-standard-4", "nvidia-telsa-t4"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpu", "count", "cpu_milli", "told"),
+    [
+        ("n1-standard-8", "nvidia-tesla-t4", 3, 0, "1, 2, 4 of nvidia-tesla-t4, not 3"),
+        ("e2-standard-4", "nvidia-tesla-t4", 1, 0, "family n1"),
+        ("n1-standard-4", "nvidia-l4", 1, 0, "family g2"),
+        ("e2-standard-4", "", 0, 4001, "has 4000"),
+        ("n2-custom-6-8192", "", 0, 8000, "has 6000"),
+        ("custom-2-4096", "", 0, 3000, "has 2000"),
+        ("n1-standard-4", "nvidia-tesla-t4", 4, 4000, ""),
+        ("custom-2-4096", "nvidia-tesla-v100", 8, 2000, ""),
+        ("g2-standard-8", "nvidia-l4", 1, 8000, ""),
+        ("a2-highgpu-1g", "nvidia-tesla-a100", 1, 12000, ""),
+        ("e2-medium", "", 0, 2000, ""),
+        ("", "nvidia-tesla-t4", 1, 64000, ""),
+        ("c3-standard-4-lssd", "", 0, 4000, ""),
+        ("n11-standard-4", "nvidia-tesla-t4", 1, 8000, ""),
+    ],
+)
+def test_machines_that_the_cloud_cannot_make_are_known(
+    machine: str, gpu: str, count: int, cpu_milli: int, told: str
+) -> None:
+    """By number and place of GPUs and by CPU; what is not known for sure is not told."""
+    job = good()
+    policy(job).machine_type = machine
+    spec(job).compute_resource.cpu_milli = cpu_milli
+    if gpu:
+        policy(job).accelerators.add(type_=gpu, count=count)
+    wrong = impossible(job)
+    assert len(wrong) == bool(told)
+    assert told in "".join(wrong)
