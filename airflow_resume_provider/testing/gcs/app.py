@@ -9,9 +9,10 @@ from typing import Any
 
 from aiohttp import web
 
-from . import access, json_batch, json_buckets, json_objects, json_uploads, xml_objects
+from . import access, cross_origin, json_batch, json_buckets, json_objects, json_uploads, xml_objects
 from .call import Call
 from .faults import Fault
+from .fields import check_fields
 from .hooks import Hooks
 from .refusals import Refusal, no_method, not_found
 from .store import Store
@@ -84,9 +85,17 @@ class Door:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
+        response = await self._answer(request)
+        if "Origin" in request.headers and not response.prepared:  # a download has set them itself
+            response.headers.update(cross_origin.allowed_origin(request.raw_path, request.headers))
+        return response
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         fault = await self._disturb(request)
         if isinstance(fault, web.StreamResponse):
             return fault
+        if request.method == "OPTIONS" and "Origin" in request.headers:
+            return cross_origin.preflight(request.raw_path, request.headers)
         try:
             call = Call.of(request, self._store, self._hooks)
         except Refusal as refusal:
@@ -151,6 +160,7 @@ async def answer(call: Call) -> web.StreamResponse:
     methods = _methods(call)
     if call.method not in methods:
         raise no_method()
+    check_fields(call)
     found: web.StreamResponse = await methods[call.method](call)
     return found
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from . import ranges
 from .call import Call
 from .checksums import crc_text, md5_text
+from .cross_origin import allowed_origin
 from .faults import Line
 from .preconditions import Preconditions
 from .refusals import Refusal, not_modified, precondition_failed
@@ -33,6 +34,8 @@ async def download(call: Call, bucket: str, name: str) -> web.StreamResponse:
     span = ranges.parse(call.headers.get("Range"), version.size)
     start, end = span or (0, version.size)
     headers = object_headers(version) | {"ETag": _etag(call, version)}
+    if call.request is not None and "Origin" in call.headers:
+        headers |= allowed_origin(call.request.raw_path, call.headers)
     if span:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{version.size}"
     if version.content_encoding:
@@ -191,6 +194,8 @@ async def _send_unzipped(call: Call, version: Version) -> web.StreamResponse:
     if call.method == "HEAD":
         return web.Response(headers=headers)
     assert call.request is not None
+    if shared := allowed_origin(call.request.raw_path, call.headers):
+        headers |= shared | {"Vary": f"Accept-Encoding, {shared['Vary']}"}
     with call.store.blobs.reading(version.segments):
         plain = _unzip(call.store.blobs.chunks(version.segments, 0, version.size))
         first = next(plain, b"")

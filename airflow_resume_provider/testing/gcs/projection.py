@@ -15,11 +15,16 @@ def project(resource: Any, fields: str | None) -> Any:
     """Return only the selected fields, e.g. `items(name,size),nextPageToken`."""
     if not fields:
         return resource
+    return _pick(resource, parse_fields(fields))
+
+
+def parse_fields(fields: str) -> Selection:
+    """Parse a selection, or refuse it."""
     tokens = _TOKEN.findall(fields)
     selection, at = _parse(tokens, 0)
     if at != len(tokens):
         raise _bad(fields)
-    return _pick(resource, selection)
+    return selection
 
 
 def _bad(fields: str) -> Exception:

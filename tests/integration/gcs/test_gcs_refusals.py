@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
+import googleapiclient
 import pytest
+
+from airflow_resume_provider.testing.gcs.fields import FIELDS
 
 
 @pytest.fixture
@@ -224,3 +229,83 @@ def test_globs_that_do_not_end_are_refused(http, loaded):
     path = f"/storage/v1/b{loaded}/o"
     for glob, status in (("[", 400), ("a[b", 400), ("{a", 400), ("\\[", 200)):
         assert http("GET", path, params={"matchGlob": glob}).status_code == status
+
+
+def test_pages_of_other_origins_may_use_the_json_api(http, bucket, loaded):
+    """Preflights are granted what they ask, answers of all sizes and errors say the origin; not in XML."""
+    bucket.blob("big").upload_from_string(b"x" * 300_000)
+    origin, objects = {"Origin": "http://page.example"}, f"/storage/v1/b{loaded}/o"
+    asked = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "x-a, content-type"}
+    granted = http("OPTIONS", f"/upload{objects}?uploadType=resumable&name=x", headers=origin | asked)
+    assert granted.status_code == 200
+    assert granted.headers["Access-Control-Allow-Origin"] == "http://page.example"
+    assert granted.headers["Access-Control-Allow-Methods"] == "PUT"
+    assert granted.headers["Access-Control-Allow-Headers"] == "x-a, content-type"
+    for path in (objects, f"{objects}/obj?alt=media", f"{objects}/big?alt=media", f"{objects}/none"):
+        answer = http("GET", path, headers=origin)
+        assert answer.headers["Access-Control-Allow-Origin"] == "http://page.example"
+        assert "Access-Control-Allow-Origin" not in http("GET", path).headers
+    for method in ("OPTIONS", "GET"):
+        answer = http(method, f"{loaded}/big", headers=origin | asked)
+        assert (answer.status_code, "Access-Control-Allow-Origin" in answer.headers) == (200, False)
+
+
+def test_unknown_fields_cannot_be_selected(http, bucket, loaded):
+    """They are refused by name before anything is done, at the top and within lists, bare or in brackets."""
+    path, upload = f"/storage/v1/b{loaded}", f"/upload/storage/v1/b{loaded}/o?uploadType=media&name=new"
+    rewrite = f"{path}/o/obj/rewriteTo/b{loaded}/o/new?fields=resource/bogus"
+    for method, address in (
+        ("GET", f"{path}?fields=name,bogus"),
+        ("GET", "/storage/v1/b?project=p&fields=items/bogus"),
+        ("GET", f"{path}/o?fields=items(name,bogus),nextPageToken"),
+        ("GET", f"{path}/o?fields=bogus"),
+        ("GET", f"{path}/o/obj?fields=name,bogus"),
+        ("POST", f"{upload}&fields=bogus"),
+        ("POST", rewrite),
+    ):
+        refused = http(method, address, data=b"")
+        assert (refused.status_code, "Invalid field selection bogus" in refused.text) == (400, True), address
+    assert bucket.get_blob("new") is None
+
+
+def test_every_field_that_there_is_can_be_selected(http, loaded):
+    """Those of Google's own description of the API, which comes with its client."""
+    description = Path(googleapiclient.__file__).parent / "discovery_cache/documents/storage.v1.json"
+    schemas = json.loads(description.read_text())["schemas"]
+    assert {name: set(schemas[name]["properties"]) - known for name, known in FIELDS.items()} == {
+        name: set() for name in FIELDS
+    }
+    path, every = f"/storage/v1/b{loaded}", {name: ",".join(known) for name, known in FIELDS.items()}
+    for address, fields in (
+        (path, every["Bucket"]),
+        (f"{path}/o/obj", every["Object"]),
+        (f"{path}/o", f"kind,prefixes,nextPageToken,items({every['Object']})"),
+        (f"{path}/o/obj", "metadata/key,owner(entity,entityId),acl(*),*"),
+    ):
+        assert http("GET", address, params={"fields": fields}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/storage/v1/b/B/notificationConfigs", 405),
+        ("GET", "/storage/v1/b/B/notificationConfigs/1", 404),
+        ("POST", "/storage/v1/b/B/folders", 405),
+        ("POST", "/storage/v1/b/B/managedFolders", 405),
+        ("POST", "/storage/v1/b/B/o/watch", 405),
+        ("POST", "/storage/v1/channels/stop", 404),
+        ("POST", "/storage/v1/b/B/o/obj/restore?generation=1", 404),
+        ("POST", "/storage/v1/b/B/o/bulkRestore", 405),
+        ("POST", "/storage/v1/b/B/lockRetentionPolicy", 404),
+        ("POST", "/storage/v1/b/B/relocate", 404),
+        ("GET", "/storage/v1/projects/p/hmacKeys", 404),
+        ("GET", "/storage/v1/b/B/anywhereCaches", 404),
+        ("GET", "/storage/v1/b/B/o/obj/iam", 404),
+        ("POST", "/B", 405),
+        ("POST", "/B/obj", 400),
+    ],
+)
+def test_methods_that_are_not_there_are_refused(http, bucket, loaded, method, path, status):
+    """With the status that the page on conformance says."""
+    assert http(method, path.replace("B", bucket.name, 1)).status_code == status
+    assert bucket.blob("obj").download_as_bytes() == b"content"
