@@ -44,7 +44,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(watch_api, "CALL_TIMEOUT", PATIENCE)
     short = functools.partial(retrying.repeated, sleep=lambda seconds: time.sleep(min(seconds, 0.02)))
     monkeypatch.setattr(hook_module, "repeated", short)
-    monkeypatch.setattr(hook_module, "READABLE_WITHIN", 1.0)
+    monkeypatch.setattr(hook_module, "READABLE_WITHIN", 4.0)
     monkeypatch.setattr(training, "LATE_PAUSE", 0.02)
     clients.speaks_grpc.cache_clear()
 
