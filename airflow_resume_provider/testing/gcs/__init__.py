@@ -1,9 +1,8 @@
 """A Cloud Storage server on loopback: JSON and XML API, honest preconditions and checksums, file-backed."""
 
-from .app import create_app
 from .faults import Fault, FaultPlan, Rule
 from .hooks import Hooks
 from .server import GcsServer
 from .store import RootInUse, Store
 
-__all__ = ["Fault", "FaultPlan", "GcsServer", "Hooks", "RootInUse", "Rule", "Store", "create_app"]
+__all__ = ["Fault", "FaultPlan", "GcsServer", "Hooks", "RootInUse", "Rule", "Store"]

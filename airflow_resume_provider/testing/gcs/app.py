@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -18,7 +17,6 @@ from .refusals import Refusal, no_method, not_found
 from .store import Store
 
 log = logging.getLogger(__name__)
-STORE = web.AppKey("store", Store)
 
 _ACL: dict[str, Any] = {"GET": access.list_entries, "POST": access.add_entry}
 _ACL_ENTRY: dict[str, Any] = {"GET": access.get_entry, "DELETE": access.delete_entry}
@@ -57,24 +55,6 @@ _ROUTES: dict[tuple[str, ...], dict[str, Any]] = {
     ("projects", "*", "serviceAccount"): {"GET": json_buckets.service_account},
 }
 _UPLOADS = {"POST": json_uploads.insert, "PUT": json_uploads.insert, "DELETE": json_uploads.insert}
-
-
-def create_app(root: Path | Store, hooks: Hooks | None = None) -> web.Application:
-    """Return the application that serves the buckets below `root`.
-
-    Serve it with `auto_decompress=False` (as `GcsServer` does): a gzip object
-    must be stored as it was sent.
-    """
-    store = root if isinstance(root, Store) else Store(Path(root))
-    app = web.Application()
-    app[STORE] = store
-    app.router.add_route("*", "/{tail:.*}", Door(store, hooks or Hooks()).handle)
-
-    async def close(_: web.Application) -> None:
-        store.close()
-
-    app.on_cleanup.append(close)
-    return app
 
 
 class Door:
