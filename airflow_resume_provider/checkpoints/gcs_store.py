@@ -12,6 +12,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import GCSStore
 
+from airflow_resume_provider.checkpoints.direct import Declined, DirectReader
 from airflow_resume_provider.checkpoints.plain_listing import PlainListing
 from airflow_resume_provider.checkpoints.retrying import Patience
 from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable
@@ -50,6 +51,7 @@ class GcsStore:
         self._reader = _client(bucket, options, read_timeout=options.read_seconds, timeout=24 * 3600)
         # While a part goes up nothing is read, so a read timeout would end slow uploads.
         self._writer = _client(bucket, options, timeout=120)
+        self._direct = DirectReader(bucket, options, _emulator(options))
         self._plain = PlainListing(bucket, options, _emulator(options))
 
     def __repr__(self) -> str:
@@ -84,11 +86,24 @@ class GcsStore:
         return self._ask("read", name, lambda: bytes(obstore.get(self._reader, self._key(name)).bytes()))
 
     def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
-        """Yield `length` bytes from `start` on; raises `Transient` when asking again may help."""
+        """Yield `length` bytes from `start` on; raises `Transient` when asking again may help.
+
+        A piece is gone when the next one is asked for.
+        """
         key, end = self._key(name), start + length
         _note_use()
         try:
-            if length <= self.options.small_bytes:
+            for piece in self._direct.stream(key, start, length):
+                start += len(piece)
+                yield piece
+        except Declined:
+            yield from self._stream(name, key, start, end)
+        except OSError as error:
+            raise self._translate("read", name, error) from error
+
+    def _stream(self, name: str, key: str, start: int, end: int) -> Iterator[Buffer]:
+        try:
+            if end - start <= self.options.small_bytes:
                 yield memoryview(obstore.get_range(self._reader, key, start=start, end=end))
                 return
             result = obstore.get(self._reader, key, options={"range": (start, end)})
