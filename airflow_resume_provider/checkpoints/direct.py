@@ -152,8 +152,12 @@ class _Connection:
             if self._filled >= _LONGEST_HEAD:
                 raise Declined("a head without an end")
             self._more()
-        self._check(bytes(self._view[:end]), end + len(_HEAD_END), span, length)
-        piece = self._view[end + len(_HEAD_END) : self._filled]
+        begins = end + len(_HEAD_END)
+        self._check(bytes(self._view[:end]), begins, span, length)
+        if begins + length <= len(self._view):  # small enough for one piece
+            while self._filled < begins + length:
+                self._more(begins + length)
+        piece = self._view[begins : self._filled]
         if len(piece) > length:
             raise Declined("more than was asked for")
         left = length - len(piece)

@@ -137,19 +137,21 @@ class ResumableBatchHook(GoogleBaseHook):
             self.log.info("The tasks of %s could not be read: %r", name, error)
             return []
 
-    def cancel(self, name: str, *, budget: float | None = None) -> bool:
+    def cancel(self, name: str, *, budget: float | None = None) -> bool | None:
         """
         Cancel the job; it keeps its record, which deleting would lose.
 
         :param budget: seconds that it may take while errors are passing ones; the hook's own by default.
-        :return: False when there was nothing to cancel.
+        :return: False when it is over or being ended already, `None` when there is no such job.
         """
         from google.api_core.exceptions import BadRequest, Conflict, NotFound
 
         try:
             request = {"name": name, "request_id": identity.request_id(f"cancel {name}")}
             self._call("cancel_job", request, budget)
-        except (NotFound, BadRequest, Conflict):  # over REST a failed precondition is no more than that
+        except NotFound:
+            return None
+        except (BadRequest, Conflict):  # over REST a failed precondition is no more than that
             return False
         return True
 

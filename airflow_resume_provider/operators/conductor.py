@@ -116,7 +116,7 @@ class Conductor:
         if verdict.kind is Kind.PENDING and not cleared:
             return self.submitter.adopt(course, intent, seen)
         if not seen.over or verdict.kind is Kind.LOST:
-            there = self.hook.cancel(intent.job_name)
+            there = self.hook.cancel(intent.job_name) is not None
             if verdict.kind is Kind.PENDING or (there and cleared and verdict.kind is Kind.LOST):
                 log.info("The task was cleared while %s ran; it is cancelled", intent.job_name)
                 verdict = Verdict(kind=Kind.CANCELLED, reason="the task was cleared")

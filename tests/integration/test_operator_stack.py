@@ -274,7 +274,7 @@ def test_cancelling_twice_and_too_late_is_no_error(hook, stack):
     assert hook.cancel(created.name)
     hook.cancel(created.name)
     assert hook.look(f"{PARENT}/jobs/nowhere") is None
-    assert hook.cancel(f"{PARENT}/jobs/nowhere") is False
+    assert hook.cancel(f"{PARENT}/jobs/nowhere") is None
 
 
 def test_states_are_read_as_words(hook):

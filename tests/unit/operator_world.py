@@ -71,10 +71,12 @@ class FakeBatch:
     def look(self, name: str, *, with_tasks: bool = False) -> JobSeen | None:
         return self.jobs.get(name)
 
-    def cancel(self, name: str, *, budget: float | None = None) -> bool:
+    def cancel(self, name: str, *, budget: float | None = None) -> bool | None:
         self.cancelled.append(name)
         seen = self.jobs.get(name)
-        if seen is None or seen.over:
+        if seen is None:
+            return None
+        if seen.over:
             return False
         self.jobs[name] = replace(seen, state="CANCELLED")
         return True
@@ -221,6 +223,14 @@ class World:
         events = () if code == 0 else (failed_event(code),)
         seen = self.batch.jobs[waiting.job_name]
         self.batch.jobs[waiting.job_name] = replace(seen, state=state, events=events)
+
+    def started(self, waiting: Waiting) -> None:
+        """The container says that it runs."""
+        self.running(waiting)
+        record = AttemptRecord(
+            attempt=waiting.attempt, started=_iso(datetime.now(UTC).timestamp()), writer="w"
+        )
+        Lineage.open(waiting.lineage).begin_attempt(record)
 
     def running(self, waiting: Waiting) -> None:
         seen = self.batch.jobs[waiting.job_name]

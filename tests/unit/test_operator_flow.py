@@ -128,6 +128,29 @@ def test_clearing_cancels_the_running_job_and_resumes(world):
     assert world.ti.xcoms["checkpoint"]["step"] == 10
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["by the trigger", "by this try"])
+def test_a_cleared_job_that_cannot_be_seen_yet_was_cancelled_not_lost(world, monkeypatch, before):
+    """Get learns of a new job later than Cancel: who answers to Cancel, or is being ended already, was there."""
+    step = world.begin()
+    world.started(step)
+    if before:
+        world.batch.cancel(step.job_name)
+    monkeypatch.setattr(world.batch, "look", lambda name, **_: None)
+    world.next_try(cleared=True)
+    assert world.begin().attempt == 2
+    assert world.ti.xcoms["attempts"][0]["verdict"] == "cancelled"
+
+
+def test_a_cleared_job_that_is_not_there_is_lost(world):
+    """Deleted with the project, say: nothing answers to Cancel either."""
+    step = world.begin()
+    world.started(step)
+    del world.batch.jobs[step.job_name]
+    world.next_try(cleared=True)
+    assert world.begin().attempt == 2
+    assert world.ti.xcoms["attempts"][0]["verdict"] == "lost"
+
+
 def test_clearing_can_mean_a_fresh_start(tmp_path):
     """on_clear="fresh" starts a new generation; what ran of the old one is cancelled."""
     world = World(tmp_path, on_clear="fresh")
