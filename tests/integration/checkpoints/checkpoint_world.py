@@ -41,6 +41,7 @@ class DisturbedServer:
         self._proxy = FaultProxy(self.plan, self._server.port)
         self._run(self._proxy.start())
         self.endpoint = f"http://127.0.0.1:{self._proxy.port}"
+        self.without_proxy = f"http://127.0.0.1:{self._server.port}"
 
     def calm(self) -> None:
         """Disturb nothing from now on, and forget what was asked."""
