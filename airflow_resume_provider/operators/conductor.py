@@ -106,6 +106,8 @@ class Conductor:
         cleared = self.training.cleared_since(intent)
         self._held = intent.job_name
         seen = self._glance(account, cleared)
+        # Its container may have said something since, which the job's end alone does not show.
+        account = Account.of(course.lineage.history(), account.number)
         if seen is None and account.silent:
             return self._carry_out(course, account)
         if seen is None and not self._over_without_job(course, account, cleared):
@@ -181,8 +183,9 @@ class Conductor:
         self.submitter.began, self.submitter.goes_on = float(carry["began"]), True
         lineage = self.training.open(int(carry["generation"]))
         course = Course(lineage, int(carry["generation"]), Ledger.from_dict(carry["ledger"]))
+        seen = self._seen(event)  # before what its container has said: that comes before the job's end
         account = Account.of(lineage.history(), int(carry["attempt"]))
-        seen, verdict = self._verdict(event, account)
+        verdict = self._verdict(event, seen, account)
         if verdict.kind is Kind.PENDING:
             log.info("%s: %s; the watch goes on", event.job_name, verdict.reason)
             return self.submitter.adopt(course, account.intent, begun=True)
@@ -192,27 +195,30 @@ class Conductor:
         self._held = ""
         return self._act(self._accounted(course, account, verdict, seen), account, verdict)
 
-    def _verdict(self, event: AttemptEvent, account: Account) -> tuple[JobSeen, Verdict]:
-        started = account.started is not None
-        if event.kind is EventKind.UNREACHABLE:
-            return _in_the_dark(event, account)
-        if event.kind is EventKind.ENDED and event.job is not None:
-            seen = event.job
-            if seen.failing and not explained(seen):
-                seen = self.training.explained(event.job_name, seen)
-            return seen, judge(seen, account.end, started=started)
-        # A deadline: what has changed since the trigger looked decides first. What
-        # cannot be found now was seen by the trigger, and may well be there.
+    def _seen(self, event: AttemptEvent) -> JobSeen:
+        """Return the job as it is now; what cannot be found now was seen by the trigger, and may be there."""
         gone = JobSeen(name=event.job_name, state=GONE)
-        seen = self.training.look(event.job_name) or event.job or gone
+        if event.kind is EventKind.UNREACHABLE:
+            return gone
+        known = event.job or gone
+        if event.kind is EventKind.ENDED and event.job is not None:
+            unclear = known.failing and not explained(known)
+            return self.training.explained(event.job_name, known) if unclear else known
+        return self.training.look(event.job_name) or known
+
+    def _verdict(self, event: AttemptEvent, seen: JobSeen, account: Account) -> Verdict:
+        if event.kind is EventKind.UNREACHABLE:
+            return _in_the_dark(event, account, seen)
+        started = account.started is not None
         verdict = judge(seen, account.end, started=started)
+        # A deadline: what has changed since the trigger looked decides first.
         if event.kind is EventKind.DEADLINE and verdict.kind not in _FINAL:
-            return seen, Verdict(kind=Kind.TIMED_OUT, reason=event.message, hopeless=True)
-        if verdict.kind is not Kind.PENDING:
-            return seen, verdict
+            return Verdict(kind=Kind.TIMED_OUT, reason=event.message, hopeless=True)
+        if event.kind is EventKind.ENDED or verdict.kind is not Kind.PENDING:
+            return verdict
         if event.kind is EventKind.QUEUE_TIMEOUT:
-            return seen, waiting_reason(seen) if seen.waiting and not started else verdict
-        return seen, Verdict(kind=Kind.INFRASTRUCTURE, reason=f"stalled: {event.message}")
+            return waiting_reason(seen) if seen.waiting and not started else verdict
+        return Verdict(kind=Kind.INFRASTRUCTURE, reason=f"stalled: {event.message}")
 
     def _act(self, course: Course, account: Account, verdict: Verdict) -> Step:
         intent = account.intent
@@ -313,13 +319,12 @@ def _known_or(verdict: Verdict, course: Course, account: Account) -> Verdict:
     return Verdict(kind=known.verdict, reason=known.reason, exit_code=known.exit_code)
 
 
-def _in_the_dark(event: AttemptEvent, account: Account) -> tuple[JobSeen, Verdict]:
+def _in_the_dark(event: AttemptEvent, account: Account, seen: JobSeen) -> Verdict:
     """Judge without the API: what the container has finished is finished."""
-    seen = JobSeen(name=event.job_name, state=GONE)
     verdict = judge(seen, account.end)
     if verdict.kind is not Kind.SUCCEEDED:
         raise _unreachable(event)
-    return seen, verdict
+    return verdict
 
 
 _DID = {

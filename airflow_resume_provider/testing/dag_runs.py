@@ -89,7 +89,11 @@ def run(dag: Any, **options: Any) -> DagRunResult:
 def _make_known(dag: Any) -> None:
     """Put the serialized DAG into the database: `dag.test()` only finds those of the DAGs folder."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    try:
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    except ModuleNotFoundError:  # Airflow 3.1
+        from airflow.models.dagbag import DagBag, sync_bag_to_db
 
     DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
     bag = DagBag(dag_folder=os.devnull, collect_dags=False)

@@ -1,7 +1,7 @@
 """Steps of equal work on all cores, by turns with and without an upload of its checkpoint beside them.
 
 Arguments: seconds in all, and megabytes of each checkpoint. Says for each turn how many steps it made in
-how many seconds, without an upload and with one.
+how many seconds: before the upload, with it, and after it.
 """
 
 import json
@@ -43,13 +43,14 @@ def train(go_on):
 
 train(lambda so_far: so_far < 1)
 turns, begun = [], time.perf_counter()
+without = train(lambda so_far: so_far < TURN)
 while time.perf_counter() - begun < seconds:
-    without = train(lambda so_far: so_far < TURN)
     save(len(turns) + 1)
     train(lambda so_far: not any(pins.iterdir()) and so_far < 10)  # until it has been seen
     during = train(lambda so_far: any(pins.iterdir()) and so_far < 4 * TURN)
-    turns.append({"without": without, "with": during})
     train(lambda so_far: any(pins.iterdir()) and so_far < 60)
+    before, without = without, train(lambda so_far: so_far < TURN)
+    turns.append({"before": before, "with": during, "after": without})
 own = resource.getrusage(resource.RUSAGE_SELF)
 result = Path(os.environ["RESULT"])
 whole = result.with_suffix(".tmp")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_resume_provider.attempts.event import EventKind
+from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
 from airflow_resume_provider.errors import AttemptFailed
 from airflow_resume_provider.operators.conductor import Finished
 from airflow_resume_provider.operators.failures import TrainingFailed
@@ -128,9 +128,32 @@ def test_clearing_cancels_the_running_job_and_resumes(world):
     assert world.ti.xcoms["checkpoint"]["step"] == 10
 
 
+@pytest.mark.parametrize("kind", [None, EventKind.STALLED, EventKind.DEADLINE], ids=str)
+def test_a_training_that_finishes_while_it_is_looked_at_has_finished(world, monkeypatch, kind):
+    """The container's own word may come between two looks: what is read last is the word, not the job."""
+    step = world.begin()
+    look = world.batch.look
+
+    def finishing(name, **how):
+        if not world.batch.jobs[name].over:
+            world.run(step, commits=1)
+        return look(name, **how)
+
+    monkeypatch.setattr(world.batch, "look", finishing)
+    if kind is None:
+        world.next_try()
+        end = world.begin()
+    else:
+        event = AttemptEvent(kind=kind, job_name=step.job_name, carry=dict(step.carry), message="late")
+        end = world.conductor().proceed(event)
+    assert isinstance(end, Finished)
+    assert end.summary["step"] == 10
+    assert len(world.batch.created) == 1
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["by the trigger", "by this try"])
 def test_a_cleared_job_that_cannot_be_seen_yet_was_cancelled_not_lost(world, monkeypatch, before):
-    """Get learns of a new job later than Cancel: who answers to Cancel, or is being ended already, was there."""
+    """Get learns of a new job later than Cancel: who answers to that, or is being ended already, was there."""
     step = world.begin()
     world.started(step)
     if before:
