@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import secrets
 import subprocess
@@ -90,15 +92,13 @@ def _make_known(dag: Any) -> None:
     """Put the serialized DAG into the database: `dag.test()` only finds those of the DAGs folder."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
-    try:
-        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-    except ModuleNotFoundError:  # Airflow 3.1
-        from airflow.models.dagbag import DagBag, sync_bag_to_db
-
+    # Its place up to Airflow 3.1 and since.
+    since = importlib.util.find_spec("airflow.dag_processing.dagbag")
+    dagbag = importlib.import_module(since.name if since else "airflow.models.dagbag")
     DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
-    bag = DagBag(dag_folder=os.devnull, collect_dags=False)
+    bag = dagbag.DagBag(dag_folder=os.devnull, collect_dags=False)
     bag.bag_dag(dag)
-    sync_bag_to_db(bag, "dags-folder", None)
+    dagbag.sync_bag_to_db(bag, "dags-folder", None)
 
 
 def _tasks(finished: Any) -> list[TaskResult]:

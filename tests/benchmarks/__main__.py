@@ -14,6 +14,7 @@ from importlib import import_module
 BENCHMARKS = {
     "checkpoints": "tests.benchmarks.checkpoint_transfer",
     "importing": "tests.benchmarks.importing",
+    "resuming": "tests.benchmarks.resuming",
     "training": "tests.benchmarks.training_beside_upload",
     "watching": "tests.benchmarks.watching",
 }

@@ -1,7 +1,8 @@
 """Steps of equal work on all cores, by turns with and without an upload of its checkpoint beside them.
 
-Arguments: seconds in all, and megabytes of each checkpoint. Says for each turn how many steps it made in
-how many seconds: before the upload, with it, and after it.
+Arguments: seconds in all, and megabytes of each checkpoint, or `thief`: then the turns are with and
+without a process that takes CPU time while the file `STEAL` is there. Says for each turn how many steps
+it made in how many seconds: before the upload, with it, and after it.
 """
 
 import json
@@ -14,12 +15,16 @@ from pathlib import Path
 
 import numpy
 
-seconds, megabytes = float(sys.argv[1]), int(sys.argv[2])
-root, pins = Path(os.environ["RESUME_DIR"]), Path(os.environ["RESUME_STATE_DIR"], "pins")
-root.mkdir(parents=True, exist_ok=True)
+seconds, thief = float(sys.argv[1]), sys.argv[2] == "thief"
+megabytes = 0 if thief else int(sys.argv[2])
 matrix = numpy.random.default_rng(1).random((700, 700), numpy.float32)
 ballast = os.urandom(1 << 20)
 TURN = 2.0
+if thief:
+    steal = Path(os.environ["STEAL"])
+else:
+    root, pins = Path(os.environ["RESUME_DIR"]), Path(os.environ["RESUME_STATE_DIR"], "pins")
+    root.mkdir(parents=True, exist_ok=True)
 
 
 def save(step):
@@ -41,14 +46,26 @@ def train(go_on):
     return steps, time.perf_counter() - begun
 
 
-train(lambda so_far: so_far < 1)
-turns, begun = [], time.perf_counter()
-without = train(lambda so_far: so_far < TURN)
-while time.perf_counter() - begun < seconds:
+def beside_an_upload():
     save(len(turns) + 1)
     train(lambda so_far: not any(pins.iterdir()) and so_far < 10)  # until it has been seen
     during = train(lambda so_far: any(pins.iterdir()) and so_far < 4 * TURN)
     train(lambda so_far: any(pins.iterdir()) and so_far < 60)
+    return during
+
+
+def beside_a_thief():
+    steal.touch()
+    during = train(lambda so_far: so_far < 2 * TURN)
+    steal.unlink()
+    return during
+
+
+train(lambda so_far: so_far < 1)
+turns, begun = [], time.perf_counter()
+without = train(lambda so_far: so_far < TURN)
+while time.perf_counter() - begun < seconds:
+    during = beside_a_thief() if thief else beside_an_upload()
     before, without = without, train(lambda so_far: so_far < TURN)
     turns.append({"before": before, "with": during, "after": without})
 own = resource.getrusage(resource.RUSAGE_SELF)

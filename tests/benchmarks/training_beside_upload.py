@@ -3,7 +3,9 @@
 Training, runtime and store run in CPU groups of their own where this machine lets us make some: the
 first two together, as in a container, and the store apart. The store is another machine in truth, so the
 CPU time that it takes here, at full weight so that nothing holds up the upload, is given back to the
-training. A training counts only when hardly anything else ran meanwhile.
+training, at the price that this training pays for such time: its threads wait for each other, so it pays
+for more than is taken. A process that takes a known share is measured first for that.
+A training counts only when hardly anything else ran meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +28,16 @@ TRAINER = Path(__file__).with_name("steady_trainer.py")
 SLOW, FAST = "store at 1 MB/s", "store at full speed"
 BUCKETS = {SLOW: "slow", FAST: "fast"}
 TARGETS = {SLOW: 0.98, FAST: 0.95}
-MEGABYTES = {SLOW: 3, FAST: 256}
+MEGABYTES = {SLOW: 8, FAST: 256}
+THIEF = """
+import os, sys, time
+while True:
+    if os.path.exists(sys.argv[1]):
+        until = time.thread_time() + 0.001
+        while time.thread_time() < until:
+            pass
+    time.sleep(0.01)
+"""
 # A training beside which others used more than this share of the machine says nothing, and is repeated.
 FOREIGN = 0.04
 # Single turns differ by a fifth, also without any upload; the median of so many by two hundredths.
@@ -48,9 +59,9 @@ class Measured:
         """How long uploads were under way."""
         return sum(turn["with"][1] for turn in self.turns)
 
-    def ratios(self) -> list[float]:
+    def ratios(self, price: float) -> list[float]:
         """Steps per second with an upload against those around it, the store's CPU time given back."""
-        here = 1 - self.server / ((os.cpu_count() or 1) * self.seconds)
+        here = 1 - price * self.server / self.seconds
         return [_rate(turn["with"]) / here / _around(turn) for turn in self.turns]
 
 
@@ -64,6 +75,7 @@ def run(quick: bool = False) -> list[str]:
         _server(Path(scratch), group) as (pid, endpoint),
     ):
         print("in CPU groups of its own" if group else "in no CPU group of its own", flush=True)
+        price = _price(Path(scratch), group, 12.0 if quick else 100.0)
         for name, bucket in BUCKETS.items():
             ratios: list[float] = []
             for number in range(tries):
@@ -71,12 +83,37 @@ def run(quick: bool = False) -> list[str]:
                 where = Path(scratch) / f"{bucket}-{number}"
                 measured = _measure(where, [str(seconds), str(MEGABYTES[name])], endpoint, bucket, pid, group)
                 quiet = measured.foreign < FOREIGN * (os.cpu_count() or 1) * seconds
-                print(_line(name, measured), "" if quiet else "(others used the machine)", flush=True)
-                ratios += measured.ratios() if quiet or quick else []
+                print(_line(name, measured, price), "" if quiet else "(others used the machine)", flush=True)
+                ratios += measured.ratios(price) if quiet or quick else []
                 if len(ratios) >= ENOUGH:
                     break
             missed += _report(name, ratios)
     return missed
+
+
+def _price(scratch: Path, group: Path | None, seconds: float) -> float:
+    """Return which share of its steps the training loses per core that others take from it."""
+    result, steal = scratch / "thief.json", scratch / "steal"
+    thief = subprocess.Popen([sys.executable, "-c", THIEF, str(steal)], preexec_fn=_into(group, "store"))
+    try:
+        before = _cpu(thief.pid)
+        subprocess.run(
+            [sys.executable, str(TRAINER), str(seconds), "thief"],
+            env={**os.environ, "RESULT": str(result), "STEAL": str(steal)},
+            check=True,
+            preexec_fn=_into(group, "job"),
+        )
+        taken = _cpu(thief.pid) - before
+    finally:
+        thief.kill()
+        thief.wait()
+    turns = json.loads(result.read_text())["turns"]
+    share = taken / sum(turn["with"][1] for turn in turns)
+    lost = 1 - statistics.median(_rate(turn["with"]) / _around(turn) for turn in turns)
+    # No less than what perfectly independent threads lose, no more than all of them at once.
+    price = min(1.0, max(1 / (os.cpu_count() or 1), lost / share))
+    print(f"a process that takes {share:.3f} of a core costs {lost:.3f} of the steps: {price:.2f} per core")
+    return price
 
 
 def _measure(
@@ -133,9 +170,9 @@ def _around(turn: Mapping[str, tuple[int, float]]) -> float:
     return (_rate(turn["before"]) + _rate(turn["after"])) / 2
 
 
-def _line(name: str, measured: Measured) -> str:
+def _line(name: str, measured: Measured, price: float) -> str:
     """The turns' rates and ratios, and what ran beside them in CPU seconds."""
-    rows = zip(measured.turns, measured.ratios(), strict=True)
+    rows = zip(measured.turns, measured.ratios(price), strict=True)
     pairs = ", ".join(f"{_around(t):.0f}/{_rate(t['with']):.0f} {ratio:.3f}" for t, ratio in rows)
     beside = f"runtime {measured.runtime:.2f}, store {measured.server:.2f}, others {measured.foreign:.2f}"
     return f"{name}: {pairs} ({measured.seconds:.1f} s of uploads; CPU s: {beside})"

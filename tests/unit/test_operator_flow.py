@@ -153,7 +153,7 @@ def test_a_training_that_finishes_while_it_is_looked_at_has_finished(world, monk
 
 @pytest.mark.parametrize("before", [True, False], ids=["by the trigger", "by this try"])
 def test_a_cleared_job_that_cannot_be_seen_yet_was_cancelled_not_lost(world, monkeypatch, before):
-    """Get learns of a new job later than Cancel: who answers to that, or is being ended already, was there."""
+    """Get learns of a new job later than Cancel; who answers to that, or is being ended, was there."""
     step = world.begin()
     world.started(step)
     if before:
