@@ -181,13 +181,19 @@ class _Connection:
         first, *lines = head.split(b"\r\n")
         version, _, status = first.partition(b" ")
         fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-        if version != b"HTTP/1.1" or b"transfer-encoding" in fields or b"content-encoding" in fields:
+        length_said = fields.get(b"content-length", b"")
+        if (
+            version != b"HTTP/1.1"
+            or not (status[:3].isdigit() and length_said.isdigit())
+            or b"transfer-encoding" in fields
+            or b"content-encoding" in fields
+        ):
             raise Declined(first.decode(errors="replace"))
         if status[:3] >= b"400":
-            raise self._refused(status, begins, int(fields.get(b"content-length") or 0))
+            raise self._refused(status, begins, int(length_said))
         if (
             status[:3] != b"206"
-            or fields.get(b"content-length") != b"%d" % length
+            or int(length_said) != length
             or not fields.get(b"content-range", b"").startswith(span)
         ):
             raise Declined(first.decode(errors="replace"))

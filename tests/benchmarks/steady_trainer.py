@@ -20,11 +20,10 @@ megabytes = 0 if thief else int(sys.argv[2])
 matrix = numpy.random.default_rng(1).random((700, 700), numpy.float32)
 ballast = os.urandom(1 << 20)
 TURN = 2.0
-if thief:
-    steal = Path(os.environ["STEAL"])
-else:
-    root, pins = Path(os.environ["RESUME_DIR"]), Path(os.environ["RESUME_STATE_DIR"], "pins")
-    root.mkdir(parents=True, exist_ok=True)
+root, pins = Path(os.environ["RESUME_DIR"]), Path(os.environ["RESUME_STATE_DIR"], "pins")
+steal = Path(os.environ.get("STEAL", ""))
+root.mkdir(parents=True, exist_ok=True)
+pins.mkdir(parents=True, exist_ok=True)
 
 
 def save(step):
@@ -38,9 +37,12 @@ def save(step):
 
 
 def train(go_on):
-    """Return how many steps were made while `go_on(seconds so far)`, and in how many seconds."""
+    """Return how many steps were made while `go_on(seconds so far, an upload is under way)`, and the seconds.
+
+    Looking for an upload takes a hundredth of a step, so every turn does it.
+    """
     steps, begun = 0, time.perf_counter()
-    while go_on(time.perf_counter() - begun):
+    while go_on(time.perf_counter() - begun, any(pins.iterdir())):
         matrix @ matrix
         steps += 1
     return steps, time.perf_counter() - begun
@@ -48,25 +50,25 @@ def train(go_on):
 
 def beside_an_upload():
     save(len(turns) + 1)
-    train(lambda so_far: not any(pins.iterdir()) and so_far < 10)  # until it has been seen
-    during = train(lambda so_far: any(pins.iterdir()) and so_far < 4 * TURN)
-    train(lambda so_far: any(pins.iterdir()) and so_far < 60)
+    train(lambda so_far, under_way: not under_way and so_far < 10)  # until it has been seen
+    during = train(lambda so_far, under_way: under_way and so_far < 4 * TURN)
+    train(lambda so_far, under_way: under_way and so_far < 60)
     return during
 
 
 def beside_a_thief():
     steal.touch()
-    during = train(lambda so_far: so_far < 2 * TURN)
+    during = train(lambda so_far, _: so_far < 2 * TURN)
     steal.unlink()
     return during
 
 
-train(lambda so_far: so_far < 1)
+train(lambda so_far, _: so_far < 1)
 turns, begun = [], time.perf_counter()
-without = train(lambda so_far: so_far < TURN)
+without = train(lambda so_far, _: so_far < TURN)
 while time.perf_counter() - begun < seconds:
     during = beside_a_thief() if thief else beside_an_upload()
-    before, without = without, train(lambda so_far: so_far < TURN)
+    before, without = without, train(lambda so_far, _: so_far < TURN)
     turns.append({"before": before, "with": during, "after": without})
 own = resource.getrusage(resource.RUSAGE_SELF)
 result = Path(os.environ["RESULT"])

@@ -94,12 +94,13 @@ def run(quick: bool = False) -> list[str]:
 def _price(scratch: Path, group: Path | None, seconds: float) -> float:
     """Return which share of its steps the training loses per core that others take from it."""
     result, steal = scratch / "thief.json", scratch / "steal"
+    places = {"RESUME_DIR": str(scratch / "nothing"), "RESUME_STATE_DIR": str(scratch / "no-state")}
     thief = subprocess.Popen([sys.executable, "-c", THIEF, str(steal)], preexec_fn=_into(group, "store"))
     try:
         before = _cpu(thief.pid)
         subprocess.run(
             [sys.executable, str(TRAINER), str(seconds), "thief"],
-            env={**os.environ, "RESULT": str(result), "STEAL": str(steal)},
+            env={**os.environ, "RESULT": str(result), "STEAL": str(steal), **places},
             check=True,
             preexec_fn=_into(group, "job"),
         )
@@ -206,7 +207,10 @@ def _cpu(pid: int) -> float:
 
 def _below(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
+        children = ""
+        with suppress(OSError):  # the thread has ended meanwhile
+            children = task.read_text()
+        for child in map(int, children.split()):
             yield child
             yield from _below(child)
 

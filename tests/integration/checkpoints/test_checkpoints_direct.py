@@ -127,10 +127,12 @@ def answering(*answers: bytes) -> Iterator[str]:
         b"HTTP/1.0 206 Partial Content\r\nContent-Length: 3\r\nContent-Range: bytes 0-2/3\r\n\r\nabc",
         b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nContent-Range: bytes 0-2/3\r\n\r\nabcd",
         b"HTTP/1.1 206 Partial Content\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3x\r\nContent-Range: bytes 0-2/3\r\n\r\nabc",
+        b"HTTP/1.1 x06 Partial Content\r\nContent-Length: 3\r\nContent-Range: bytes 0-2/3\r\n\r\nabc",
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         b"\r\n\r\n",
     ],
-    ids=["endless head", "1.0", "too long", "chunked", "ssh", "nothing"],
+    ids=["endless head", "1.0", "too long", "chunked", "no length", "no status", "ssh", "nothing"],
 )
 def test_what_is_not_understood_is_declined(answer: bytes) -> None:
     """Nothing of it is taken for the object's bytes."""
