@@ -1,4 +1,4 @@
-"""A training that is preempted again and again, and a note of when Airflow has brought its task back."""
+"""A training that is preempted again and again, with notes of when Airflow has brought its task back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from airflow_resume_provider.operators.train import ResumableTrainOperator
 
 
 class Noted(ResumableTrainOperator):
-    """Notes when its own code has been entered after a wait: what came before was Airflow's part."""
+    """Notes when its own code is entered after a wait, and when Google's hook and client are loaded."""
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
-        """Note the moment and go on."""
+        """Note the moments and go on."""
+        entered = time.time()
+        import google.cloud.batch_v1  # noqa: F401
+        from airflow.providers.google.common.hooks import base_google  # noqa: F401
+
         with Path(os.environ["RESUMED_AT"]).open("a") as notes:
-            notes.write(f"{time.time()}\n")
+            notes.write(f"{entered} {time.time()}\n")
         return super().execute_complete(context, event)
 
 
