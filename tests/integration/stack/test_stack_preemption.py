@@ -26,10 +26,14 @@ WATCH = """#!/usr/bin/env python3
 import os, signal, sys, time, urllib.request
 told = []
 signal.signal(signal.SIGTERM, lambda *_: (print("TERM", flush=True), told.append(1)))
-url = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/preempted?wait_for_change=true"
+url = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/preempted"
+
+def ask(how):
+    return urllib.request.urlopen(urllib.request.Request(url + how, headers={"Metadata-Flavor": "Google"}))
+
+now = ask("").headers["ETag"]  # without it, a change before the question would not be told
 print("ready", flush=True)
-answer = urllib.request.urlopen(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}))
-print(answer.read().decode(), flush=True)
+print(ask(f"?wait_for_change=true&last_etag={now}").read().decode(), flush=True)
 while not told:
     time.sleep(0.02)
 sys.exit(3)
