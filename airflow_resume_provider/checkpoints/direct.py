@@ -23,6 +23,7 @@ from airflow_resume_provider.checkpoints.store import StoreOptions
 _SERVICE = "https://storage.googleapis.com"
 _HEAD_END = b"\r\n\r\n"
 _LONGEST_HEAD = 64 * 1024
+_MOST_DIGITS = 20
 # Python leaves these as they are.
 _ALSO = {ord(character): f"%{ord(character):02X}" for character in "-._~"}
 # Of a token's time, so that no request is under way when it ends.
@@ -186,7 +187,7 @@ class _Connection:
         length_said = fields.get(b"content-length", b"")
         if (
             version != b"HTTP/1.1"
-            or not (status[:3].isdigit() and length_said.isdigit())
+            or not (status[:3].isdigit() and length_said.isdigit() and len(length_said) < _MOST_DIGITS)
             or b"transfer-encoding" in fields
             or b"content-encoding" in fields
         ):
@@ -224,11 +225,12 @@ class _Token:
 
     def __call__(self) -> str:
         """Return it; where there is none, obstore may know why."""
-        if self._provider and (not self._held or datetime.now(UTC) >= self._until):
+        now = datetime.now(UTC)
+        if self._provider and (not self._held or now >= self._until):
             try:
                 said = self._provider()
                 self._held = str(said["token"])
-                self._until = (said.get("expires_at") or datetime.now(UTC)) - _SPARE
+                self._until = now + ((said.get("expires_at") or now) - now) - _SPARE
             except Exception as error:  # anybody's code
                 raise Declined(str(error)) from error
         if not self._held or not self._held.isprintable():

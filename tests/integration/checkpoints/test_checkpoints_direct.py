@@ -128,11 +128,22 @@ def answering(*answers: bytes) -> Iterator[str]:
         b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nContent-Range: bytes 0-2/3\r\n\r\nabcd",
         b"HTTP/1.1 206 Partial Content\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3x\r\nContent-Range: bytes 0-2/3\r\n\r\nabc",
+        b"HTTP/1.1 206 Partial Content\r\nContent-Length: " + b"3" * 5000 + b"\r\n\r\nabc",
         b"HTTP/1.1 x06 Partial Content\r\nContent-Length: 3\r\nContent-Range: bytes 0-2/3\r\n\r\nabc",
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         b"\r\n\r\n",
     ],
-    ids=["endless head", "1.0", "too long", "chunked", "no length", "no status", "ssh", "nothing"],
+    ids=[
+        "endless head",
+        "1.0",
+        "too long",
+        "chunked",
+        "no length",
+        "endless length",
+        "no status",
+        "ssh",
+        "nothing",
+    ],
 )
 def test_what_is_not_understood_is_declined(answer: bytes) -> None:
     """Nothing of it is taken for the object's bytes."""
@@ -285,15 +296,21 @@ def no_token() -> dict[str, object]:
     raise OSError("the metadata server gives no token")
 
 
+def no_zone() -> dict[str, object]:
+    """A provider whose token ends at a time of nobody knows where."""
+    return {"token": "t", "expires_at": datetime(2999, 1, 1)}
+
+
 @pytest.mark.parametrize(
     ("options", "environment"),
     [
+        (StoreOptions(credential_provider=no_zone), {}),
         (StoreOptions(), {}),
         (StoreOptions(credential_provider=no_token), {}),
         (StoreOptions(credential_provider=Provider(600)), {"https_proxy": "http://127.0.0.1:9"}),
         (StoreOptions(credential_provider=Provider(600), user_project="p\r\nX: y"), {}),
     ],
-    ids=["other credentials", "no token", "proxy", "header in a header"],
+    ids=["no zone", "other credentials", "no token", "proxy", "header in a header"],
 )
 def test_what_only_obstore_can_do_is_declined_before_anything_is_sent(
     options: StoreOptions, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
