@@ -22,26 +22,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ABOUT = "training steps per second while a checkpoint goes up, against right before and after it"
-TRAINER = Path(__file__).with_name("steady_trainer.py")
+from tests.benchmarks.processes import below, cpu_seconds
+
+ABOUT = "training steps per second while a checkpoint goes up, against slices without that in between"
+TRAINER = "tests.benchmarks.steady_trainer"
 SLOW, FAST = "store at 1 MB/s", "store at full speed"
 BUCKETS = {SLOW: "slow", FAST: "fast"}
 TARGETS = {SLOW: 0.98, FAST: 0.95}
 MEGABYTES = {SLOW: 8, FAST: 256}
 THIEF = """
-import os, sys, time
+import time
 while True:
-    if os.path.exists(sys.argv[1]):
-        until = time.thread_time() + 0.001
-        while time.thread_time() < until:
-            pass
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
     time.sleep(0.01)
 """
 # A training beside which others used more than this share of the machine says nothing, and is repeated.
 FOREIGN = 0.04
-# Single turns differ by a fifth, also without any upload; the median of so many by two hundredths.
-ENOUGH = 21
+ENOUGH = 16  # turns, of which one differs from the next by a hundredth or two
 QUIET_SECONDS = 20.0
 
 
@@ -49,25 +50,18 @@ QUIET_SECONDS = 20.0
 class Measured:
     """One training: its turns, and the CPU seconds of whoever ran beside it."""
 
-    turns: tuple[Mapping[str, tuple[int, float]], ...]
+    turns: tuple[Mapping[str, Any], ...]
     runtime: float
-    server: float
     foreign: float
 
-    @property
-    def seconds(self) -> float:
-        """How long uploads were under way."""
-        return sum(turn["with"][1] for turn in self.turns)
-
     def ratios(self, price: float) -> list[float]:
-        """Steps per second with an upload against those around it, the store's CPU time given back."""
-        here = 1 - price * self.server / self.seconds
-        return [_rate(turn["with"]) / here / _around(turn) for turn in self.turns]
+        """Steps per second with an upload against those without, the store's CPU time given back."""
+        return [_ratio(turn) / (1 - price * turn["store"] / turn["with"][1]) for turn in self.turns]
 
 
 def run(quick: bool = False) -> list[str]:
     """Measure turns within one process, since two processes differ by more than what is looked for."""
-    seconds, tries = (6.0, 1) if quick else (24.0, 12)
+    seconds, tries = (6.0, 1) if quick else (40.0, 12)
     missed = []
     with (
         tempfile.TemporaryDirectory(dir=_fast_disk()) as scratch,
@@ -75,7 +69,7 @@ def run(quick: bool = False) -> list[str]:
         _server(Path(scratch), group) as (pid, endpoint),
     ):
         print("in CPU groups of its own" if group else "in no CPU group of its own", flush=True)
-        price = _price(Path(scratch), group, 12.0 if quick else 100.0)
+        price = _price(Path(scratch), group, 12.0 if quick else 80.0)
         for name, bucket in BUCKETS.items():
             ratios: list[float] = []
             for number in range(tries):
@@ -93,24 +87,22 @@ def run(quick: bool = False) -> list[str]:
 
 def _price(scratch: Path, group: Path | None, seconds: float) -> float:
     """Return which share of its steps the training loses per core that others take from it."""
-    result, steal = scratch / "thief.json", scratch / "steal"
+    result = scratch / "thief.json"
     places = {"RESUME_DIR": str(scratch / "nothing"), "RESUME_STATE_DIR": str(scratch / "no-state")}
-    thief = subprocess.Popen([sys.executable, "-c", THIEF, str(steal)], preexec_fn=_into(group, "store"))
+    thief = subprocess.Popen([sys.executable, "-c", THIEF], preexec_fn=_into(group, "store"))
     try:
-        before = _cpu(thief.pid)
         subprocess.run(
-            [sys.executable, str(TRAINER), str(seconds), "thief"],
-            env={**os.environ, "RESULT": str(result), "STEAL": str(steal), **places},
+            [sys.executable, "-m", TRAINER, str(seconds), "thief"],
+            env={**os.environ, "RESULT": str(result), "BESIDE": str(thief.pid), **places},
             check=True,
             preexec_fn=_into(group, "job"),
         )
-        taken = _cpu(thief.pid) - before
     finally:
         thief.kill()
         thief.wait()
     turns = json.loads(result.read_text())["turns"]
-    share = taken / sum(turn["with"][1] for turn in turns)
-    lost = 1 - statistics.median(_rate(turn["with"]) / _around(turn) for turn in turns)
+    share = statistics.median(turn["store"] / turn["with"][1] for turn in turns)
+    lost = 1 - statistics.median(map(_ratio, turns))
     # No less than what perfectly independent threads lose, no more than all of them at once.
     price = min(1.0, max(1 / (os.cpu_count() or 1), lost / share))
     print(f"a process that takes {share:.3f} of a core costs {lost:.3f} of the steps: {price:.2f} per core")
@@ -123,24 +115,24 @@ def _measure(
     where.mkdir()
     result = where / "result.json"
     environ = {**os.environ, "RESULT": str(result), "STORAGE_EMULATOR_HOST": endpoint}
-    environ |= {"GCE_METADATA_HOST": "127.0.0.1:1"}
+    environ |= {"GCE_METADATA_HOST": "127.0.0.1:1", "BESIDE": str(server)}
     ours = ["--lineage", f"gs://{bucket}/{where.name}", "--attempt", "1", "--dir", str(where / "work")]
     command = [sys.executable, "-m", "airflow_resume_provider.runtime.cli", *ours]
-    busy, served = _busy(), _cpu(server)
+    busy, served = _busy(), cpu_seconds(server)
     process = subprocess.Popen(
-        [*command, "--", sys.executable, str(TRAINER), *work],
+        [*command, "--", sys.executable, "-m", TRAINER, *work],
         env=environ,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=_into(group, "job"),
     )
     _await(result)
-    family = [process.pid, *_below(process.pid)]
-    own, served, busy = sum(map(_cpu, family)), _cpu(server) - served, _busy() - busy
+    family = [process.pid, *below(process.pid)]
+    own, served, busy = sum(map(cpu_seconds, family)), cpu_seconds(server) - served, _busy() - busy
     process.kill()
     process.wait()
     said = json.loads(result.read_text())
-    return Measured(tuple(said["turns"]), own - said["cpu"], served, busy - own - served)
+    return Measured(tuple(said["turns"]), own - said["cpu"], busy - own - served)
 
 
 def _await(result: Path) -> None:
@@ -161,22 +153,18 @@ def _await_quiet() -> None:
             return
 
 
-def _rate(turn: tuple[int, float]) -> float:
-    steps, seconds = turn
-    return steps / seconds
-
-
-def _around(turn: Mapping[str, tuple[int, float]]) -> float:
-    """Steps per second right before and right after an upload: what drifts is halfway there in between."""
-    return (_rate(turn["before"]) + _rate(turn["after"])) / 2
+def _ratio(turn: Mapping[str, Any]) -> float:
+    (with_it, seconds), (without, as_well) = turn["with"], turn["without"]
+    return float(with_it / seconds / (without / as_well))
 
 
 def _line(name: str, measured: Measured, price: float) -> str:
-    """The turns' rates and ratios, and what ran beside them in CPU seconds."""
-    rows = zip(measured.turns, measured.ratios(price), strict=True)
-    pairs = ", ".join(f"{_around(t):.0f}/{_rate(t['with']):.0f} {ratio:.3f}" for t, ratio in rows)
-    beside = f"runtime {measured.runtime:.2f}, store {measured.server:.2f}, others {measured.foreign:.2f}"
-    return f"{name}: {pairs} ({measured.seconds:.1f} s of uploads; CPU s: {beside})"
+    """The turns' ratios, and what ran beside them in CPU seconds."""
+    ratios = ", ".join(f"{ratio:.3f}" for ratio in measured.ratios(price))
+    seconds = sum(turn["with"][1] for turn in measured.turns)
+    store = sum(turn["store"] for turn in measured.turns)
+    beside = f"runtime {measured.runtime:.2f}, store {store:.2f}, others {measured.foreign:.2f}"
+    return f"{name}: {ratios} ({seconds:.1f} s of uploads; CPU s: {beside})"
 
 
 def _report(name: str, ratios: list[float]) -> list[str]:
@@ -195,24 +183,6 @@ def _busy() -> float:
     """CPU seconds that the machine has spent on anything since it was started."""
     user, nice, system, _idle, _wait, irq, softirq, *_ = Path("/proc/stat").read_text().split()[1:]
     return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
-
-
-def _cpu(pid: int) -> float:
-    """CPU seconds of a process and of those that it has waited for."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
-
-
-def _below(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        children = ""
-        with suppress(OSError):  # the thread has ended meanwhile
-            children = task.read_text()
-        for child in map(int, children.split()):
-            yield child
-            yield from _below(child)
 
 
 def _fast_disk() -> str | None:
