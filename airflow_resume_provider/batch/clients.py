@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from google.cloud.batch_v1 import BatchServiceAsyncClient, BatchServiceClient
 
+UNIVERSE = "GOOGLE_CLOUD_UNIVERSE_DOMAIN"  # as the Google provider's own hooks read it
 EMULATOR_HOST = "BATCH_EMULATOR_HOST"  # host:port of a Batch emulator, with or without http://
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS = 4
@@ -89,12 +90,12 @@ def probe(where: Endpoint) -> None:
     _grpc(where.address)
 
 
-def client(credentials: Credentials | None, where: Endpoint, options: Any = None) -> BatchServiceClient:
+def client(credentials: Credentials | None, where: Endpoint) -> BatchServiceClient:
     """Return a synchronous client."""
     from google.cloud.batch_v1 import BatchServiceClient
 
     if not where.insecure:
-        return BatchServiceClient(credentials=credentials, client_options=_options(where, options))
+        return BatchServiceClient(credentials=credentials, client_options=_options(where))
     if not _grpc(where.address):
         return BatchServiceClient(**_rest(where))
     import grpc
@@ -104,14 +105,12 @@ def client(credentials: Credentials | None, where: Endpoint, options: Any = None
     return BatchServiceClient(transport=BatchServiceGrpcTransport(channel=channel))
 
 
-def async_client(
-    credentials: Credentials | None, where: Endpoint, options: Any = None
-) -> BatchServiceAsyncClient | None:
+def async_client(credentials: Credentials | None, where: Endpoint) -> BatchServiceAsyncClient | None:
     """Return an asynchronous client of the running loop, `None` where only REST is spoken."""
     from google.cloud.batch_v1 import BatchServiceAsyncClient
 
     if not where.insecure:
-        return BatchServiceAsyncClient(credentials=credentials, client_options=_options(where, options))
+        return BatchServiceAsyncClient(credentials=credentials, client_options=_options(where))
     if not _grpc(where.address):
         return None
     from google.cloud.batch_v1.services.batch_service.transports import BatchServiceGrpcAsyncIOTransport
@@ -121,10 +120,12 @@ def async_client(
     return BatchServiceAsyncClient(transport=BatchServiceGrpcAsyncIOTransport(channel=channel))
 
 
-def _options(where: Endpoint, options: Any) -> Any:
+def _options(where: Endpoint) -> Any:
     from google.api_core.client_options import ClientOptions
 
-    return ClientOptions(api_endpoint=where.address) if where.address else options
+    if where.address:
+        return ClientOptions(api_endpoint=where.address)
+    return ClientOptions(universe_domain=os.environ.get(UNIVERSE) or None)
 
 
 def _rest(where: Endpoint) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.google.common.hooks.base_google import GoogleBaseAsyncHook, GoogleBaseHook
+from airflow.sdk import BaseHook
+from asgiref.sync import sync_to_async
 
 from airflow_resume_provider.attempts import identity
 from airflow_resume_provider.attempts.observation import JobSeen
@@ -15,6 +16,7 @@ from airflow_resume_provider.batch.retrying import API_BUDGET, CALL_TIMEOUT, rep
 from airflow_resume_provider.errors import BatchUnavailable, JobNotOurs
 
 if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
     from google.cloud.batch_v1 import BatchServiceAsyncClient, BatchServiceClient, Job
 
     from airflow_resume_provider.checkpoints import StoreOptions
@@ -23,11 +25,12 @@ TASK_GROUP = "group0"
 READABLE_WITHIN = 20.0  # seconds after which a job that Create knows is believed without having been read
 
 
-class ResumableBatchHook(GoogleBaseHook):
+class ResumableBatchHook(BaseHook):
     """
     Submits, reads and cancels attempts' jobs.
 
-    Honours ``BATCH_EMULATOR_HOST`` and the connection extra ``batch_endpoint``.
+    Takes every Google Cloud connection that the Google provider's own hooks take, and honours
+    ``BATCH_EMULATOR_HOST`` and the connection extra ``batch_endpoint``.
 
     :param gcp_conn_id: the Google Cloud connection.
     :param impersonation_chain: service account, or chain of them, to impersonate.
@@ -40,10 +43,11 @@ class ResumableBatchHook(GoogleBaseHook):
         impersonation_chain: str | Sequence[str] | None = None,
         *,
         api_budget: float = API_BUDGET,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain, **kwargs)
+        super().__init__()
+        self.gcp_conn_id, self.impersonation_chain = gcp_conn_id, impersonation_chain
         self.api_budget = api_budget
+        self.extras: dict[str, Any] = self.get_connection(gcp_conn_id).extra_dejson
 
     @cached_property
     def endpoint(self) -> clients.Endpoint:
@@ -57,7 +61,17 @@ class ResumableBatchHook(GoogleBaseHook):
     @cached_property
     def _client(self) -> BatchServiceClient:
         credentials = None if self.endpoint.emulated else self.get_credentials()
-        return clients.client(credentials, self.endpoint, self.get_client_options())
+        return clients.client(credentials, self.endpoint)
+
+    def get_credentials(self) -> Credentials:
+        """Return the connection's credentials; made once."""
+        return self._credentials
+
+    @cached_property
+    def _credentials(self) -> Credentials:
+        from airflow_resume_provider.hooks.credentials import credentials
+
+        return credentials(self.gcp_conn_id, self.impersonation_chain, self.extras)
 
     def _call(self, method: str, request: dict[str, Any], budget: float | None = None) -> Any:
         call = getattr(self.get_conn(), method)
@@ -162,7 +176,7 @@ class ResumableBatchHook(GoogleBaseHook):
         return store_options(self)
 
 
-class ResumableBatchAsyncHook(GoogleBaseAsyncHook):
+class ResumableBatchAsyncHook(BaseHook):
     """
     Makes clients for the triggerer's loop; nothing of it blocks the loop.
 
@@ -170,7 +184,21 @@ class ResumableBatchAsyncHook(GoogleBaseAsyncHook):
     :param impersonation_chain: service account, or chain of them, to impersonate.
     """
 
-    sync_hook_class = ResumableBatchHook
+    def __init__(
+        self,
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._account = gcp_conn_id, impersonation_chain
+        self._sync_hook: ResumableBatchHook | None = None
+
+    async def get_sync_hook(self) -> ResumableBatchHook:
+        """Return the hook whose methods block; made once."""
+        if self._sync_hook is None:
+            # In a thread: it fetches the connection.
+            self._sync_hook = await sync_to_async(ResumableBatchHook)(*self._account)
+        return self._sync_hook
 
     async def get_async_client(self) -> BatchServiceAsyncClient | None:
         """Return a client of the running loop, `None` where the server speaks REST only."""
@@ -181,7 +209,7 @@ class ResumableBatchAsyncHook(GoogleBaseAsyncHook):
         credentials = None if where.emulated else await asyncio.to_thread(hook.get_credentials)
         if where.emulated:
             await asyncio.to_thread(clients.probe, where)
-        return clients.async_client(credentials, where, hook.get_client_options())
+        return clients.async_client(credentials, where)
 
 
 def unavailable(error: Exception, doing: str) -> BatchUnavailable:

@@ -2,8 +2,8 @@
 
 A real Airflow runs a training that is preempted again and again. From the end of each job until the
 operator's own code runs is the watcher's period and Airflow's own resuming; from there until the next
-job is at the server is this project's. It begins with loading the Google provider's hook and the Batch
-client, which the stock operator does, at every parse of its DAG, before its code runs.
+job is at the server is this project's. It begins with loading the Batch client, which the stock operator
+does, with the Google provider's hook, at every parse of its DAG, before its code runs.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ async def test_nothing_that_blocks_is_called_on_the_loop(hook, monkeypatch):
     watched(socket, "getaddrinfo")
     watched(socket.socket, "connect")
     watched(ResumableBatchHook, "__init__")  # it fetches the connection
-    watched(ResumableBatchHook, "get_credentials_and_project_id")
+    watched(ResumableBatchHook, "get_credentials")
     clients.speaks_grpc.cache_clear()
     names = [await submitted(hook, "exit 3", f"j{i}") for i in range(3)]
     events = await asyncio.gather(*(fired(trigger(name)) for name in names))

@@ -13,13 +13,12 @@ from airflow_resume_provider.operators.train import ResumableTrainOperator
 
 
 class Noted(ResumableTrainOperator):
-    """Notes when its own code is entered after a wait, and when Google's hook and client are loaded."""
+    """Notes when its own code is entered after a wait, and when Google's client is loaded."""
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         """Note the moments and go on."""
         entered = time.time()
         import google.cloud.batch_v1  # noqa: F401
-        from airflow.providers.google.common.hooks import base_google  # noqa: F401
 
         with Path(os.environ["RESUMED_AT"]).open("a") as notes:
             notes.write(f"{entered} {time.time()}\n")
