@@ -16,16 +16,6 @@ from pathlib import Path
 
 ABOUT = "restore and commit of one big-files and one many-small-files checkpoint, against other clients"
 MIB = 1024 * 1024
-SERVER = """
-import asyncio, sys
-from airflow_resume_provider.testing.gcs import GcsServer
-async def main(root):
-    async with GcsServer(root) as server:
-        server.create_bucket("bench")
-        print(server.endpoint, flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-asyncio.run(main(sys.argv[1]))
-"""
 
 
 @dataclass(frozen=True)
@@ -208,14 +198,16 @@ def _fast_disk() -> str | None:
 
 @contextmanager
 def _server(scratch: str) -> Iterator[str]:
+    """A store with a process per core: like the real one, it is not what clients wait for."""
+    command = [sys.executable, "-m", "airflow_resume_provider.testing.gcs", f"{scratch}/store"]
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, f"{scratch}/store"],
-        stdin=subprocess.PIPE,
+        [*command, "--bucket", "bench", "--workers", str(os.cpu_count() or 1)],
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().strip().rpartition("=")[2]
     finally:
+        process.terminate()
         process.communicate()

@@ -131,6 +131,7 @@ def _refuse(refusal: Refusal, *, as_json: bool, plain: bool = False) -> web.Resp
 
 async def answer(call: Call) -> web.StreamResponse:
     """Answer a request that has been taken apart."""
+    call.store.catalogue.refresh()
     _check_payer(call)
     access.check_signature_age(call)
     if call.kind == "xml":

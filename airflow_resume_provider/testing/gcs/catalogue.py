@@ -69,14 +69,17 @@ def _bucket(row: tuple[Any, ...]) -> Bucket:
 class Catalogue:
     """The tables, and the transactions on them."""
 
-    def __init__(self, path: Path, *, durable: bool, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, *, durable: bool, shared: bool = False, now: Callable[[], float] = time.time
+    ) -> None:
         self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
         self.db.execute("PRAGMA journal_mode=WAL")
         # OFF survives a kill of the process; only `durable` survives a power cut.
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
         self.db.execute("PRAGMA wal_autocheckpoint=4000")
         self.db.executescript(_SCHEMA)
-        self._now = now
+        self._now, self._shared = now, shared
+        self._seen = -1  # the state of the file that what is kept in memory was read from
         self._buckets: dict[str, Bucket] = {}  # read on every request
         # Live versions that were asked for; every change of an object forgets its own.
         self._remembered: dict[tuple[str, str], Version] = {}
@@ -90,11 +93,22 @@ class Catalogue:
         """Write everything into the main file and let go of it."""
         self.db.close()
 
+    def refresh(self) -> None:
+        """Forget what other processes have changed since; nobody else can where they do not share."""
+        if not self._shared:
+            return
+        (version,) = self.db.execute("PRAGMA data_version").fetchone()
+        if version != self._seen:
+            self._seen = version
+            self._remembered.clear()
+            self._load_buckets()
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
+            self.refresh()
             yield
         except BaseException:
             self.db.execute("ROLLBACK")
@@ -111,11 +125,14 @@ class Catalogue:
         """Return a number above all before it, also over restarts and a clock that goes back.
 
         Call it inside a transaction. Numbers are reserved on disk a second
-        ahead, so that most uploads need not write the counter.
+        ahead, so that most uploads need not write the counter; not where other
+        processes take numbers too.
         """
+        if self._shared:
+            self._last = self._reserved = self.db.execute("SELECT last FROM counter").fetchone()[0]
         self._last = max(self.micros(), self._last + 1)
         if self._last > self._reserved:
-            self._reserved = self._last + 1_000_000
+            self._reserved = self._last + (0 if self._shared else 1_000_000)
             self.db.execute("UPDATE counter SET last = ?", (self._reserved,))
         return self._last
 

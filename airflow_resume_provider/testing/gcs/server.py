@@ -20,6 +20,7 @@ class GcsServer:
         host: address to listen on.
         port: port, or 0 for a free one.
         hooks: callbacks for objects that appear and for requests to disturb.
+        shared: have the directory and the port together with other servers that say so, too.
         **options: see `Store`.
     """
 
@@ -29,11 +30,13 @@ class GcsServer:
         host: str = "127.0.0.1",
         port: int = 0,
         hooks: Hooks | None = None,
+        *,
+        shared: bool = False,
         **options: Any,
     ) -> None:
         self.root, self.host, self.port = Path(root), host, port
         self.hooks = hooks or Hooks()
-        self._options = options
+        self._shared, self._options = shared, options
         self._runner: web.ServerRunner | None = None
         self._store: Store | None = None
 
@@ -54,7 +57,7 @@ class GcsServer:
 
     async def start(self) -> GcsServer:
         """Open the directory and listen."""
-        self._store = Store(self.root, **self._options)
+        self._store = Store(self.root, shared=self._shared, **self._options)
         # Without an application around it: every request has the same handler.
         server = web.Server(
             Door(self._store, self.hooks).handle,  # type: ignore[arg-type]
@@ -66,7 +69,7 @@ class GcsServer:
         )
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port, backlog=1024)
+        site = web.TCPSite(self._runner, self.host, self.port, backlog=1024, reuse_port=self._shared)
         await site.start()
         self.port = self._runner.addresses[0][1]
         return self

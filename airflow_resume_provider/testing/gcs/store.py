@@ -30,6 +30,8 @@ class Store:
 
     Args:
         root: the directory; it is created.
+        shared: have it together with other processes that say so, too. Another
+            one may take away the bytes of an object while they are being read.
         durable: survive a power cut, not only a kill; costs an fsync per object.
         md5_limit: objects above this many bytes have no md5, as composite ones
             in the cloud have none.
@@ -41,19 +43,21 @@ class Store:
         self,
         root: Path,
         *,
+        shared: bool = False,
         durable: bool = False,
         md5_limit: int = 64 * MIB,
         mutations_per_second: float | None = None,
         min_part: int = 5 * MIB,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(root / "lock")
+        self._lock = _lock(root / "lock", shared=shared)
         self.root = root
         self.blobs = Blobs(root / "bytes", durable=durable)
-        self.catalogue = Catalogue(root / "catalogue.sqlite", durable=durable)
+        self.catalogue = Catalogue(root / "catalogue.sqlite", durable=durable, shared=shared)
         self.uploads = Uploads(self.catalogue)
-        self.uploads.forget_old()
-        self.blobs.sweep(self.catalogue.files_in_use())
+        if not shared:
+            self.uploads.forget_old()
+            self.blobs.sweep(self.catalogue.files_in_use())
         self.md5_limit, self.min_part = md5_limit, min_part
         self._pace = mutations_per_second
         self._last_change: dict[tuple[str, str], int] = {}
@@ -253,10 +257,10 @@ def _check_held(version: Version) -> None:
             )
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, *, shared: bool) -> int:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
         os.close(file)
         raise RootInUse(f"{path.parent} is in use by another server; give each its own directory") from None
