@@ -24,8 +24,8 @@ _SERVICE = "https://storage.googleapis.com"
 _HEAD_END = b"\r\n\r\n"
 _LONGEST_HEAD = 64 * 1024
 _MOST_DIGITS = 20
-# Python leaves these as they are.
-_ALSO = {ord(character): f"%{ord(character):02X}" for character in "-._~"}
+# Everything but letters and digits; Python leaves four more as they are.
+_SPELT = {code: f"%{code:02X}" for code in range(128) if not chr(code).isalnum()}
 # Of a token's time, so that no request is under way when it ends.
 _SPARE = timedelta(minutes=1)
 
@@ -54,7 +54,7 @@ class DirectReader:
             and (where.netloc + options.user_project).isprintable()
         )
         self._context: ssl.SSLContext | None = None
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         weakref.finalize(self, _close_all, self._idle)
 
     def stream(self, key: str, start: int, length: int) -> Iterator[memoryview]:
@@ -67,13 +67,10 @@ class DirectReader:
         """
         if not self._usable or not length:
             raise Declined
-        wanted = f"Range: bytes={start}-{start + length - 1}\r\n"
-        head = f"GET {self._path}{_spelt(key)} HTTP/1.1\r\n{wanted}{self._constant}"
-        request = f"{head}Authorization: Bearer {self._token()}\r\n\r\n".encode()
-        connection = self._ask(request)
+        connection = self._ask(self.request(key, start, length))
         complete = False
         try:
-            yield from connection.body(f"bytes {start}-{start + length - 1}/".encode(), length)
+            yield from connection.body(start, length)
             complete = connection.keeps
         except TimeoutError as error:
             raise Transient(f"nothing came for {self._options.read_seconds:g} s") from error
@@ -85,15 +82,30 @@ class DirectReader:
             raise
         finally:
             if complete:
-                self._idle.append(connection)
+                self.keep(connection)
             else:
                 connection.close()
 
-    def _ask(self, request: bytes) -> _Connection:
+    def request(self, key: str, start: int, length: int) -> bytes:
+        """Return the request for a range; raises `Declined` where there is no token."""
+        wanted = f"Range: bytes={start}-{start + length - 1}\r\n"
+        head = f"GET {self._path}{_spelt(key)} HTTP/1.1\r\n{wanted}{self._constant}"
+        return f"{head}Authorization: Bearer {self._token()}\r\n\r\n".encode()
+
+    def keep(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        self._idle.append(connection)
+
+    @property
+    def read_seconds(self) -> float:
+        """How long one answer is waited for."""
+        return self._options.read_seconds
+
+    def _ask(self, request: bytes) -> Connection:
         """Send a request; a connection that was idle may have been closed by the service meanwhile."""
         while True:
             known = self._take_idle()
-            connection = known or self._connect()
+            connection = known or self.connect()
             try:
                 connection.send(request)
                 return connection
@@ -104,13 +116,15 @@ class DirectReader:
                 if not known:
                     raise Transient(f"the connection broke: {error}") from error
 
-    def _take_idle(self) -> _Connection | None:
+    def _take_idle(self) -> Connection | None:
         with suppress(IndexError):
             return self._idle.pop()
         return None
 
-    def _connect(self) -> _Connection:
-        """Connect; where that fails, obstore does everything from now on."""
+    def connect(self) -> Connection:
+        """Connect; where that fails it is `Declined`, and obstore does everything from now on."""
+        if not self._usable:
+            raise Declined
         try:
             sock = socket.create_connection(self._address, self._options.connect_seconds)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -121,7 +135,7 @@ class DirectReader:
             self._usable = False
             raise Declined(str(error)) from error
         sock.settimeout(self._options.read_seconds)
-        return _Connection(sock, self._options.chunk_bytes)
+        return Connection(sock, self._options.chunk_bytes)
 
 
 class Refused(OSError):
@@ -133,7 +147,7 @@ class Refused(OSError):
         self.status = status
 
 
-class _Connection:
+class Connection:
     """One connection with its buffer."""
 
     def __init__(self, sock: socket.socket, chunk_bytes: int) -> None:
@@ -141,16 +155,33 @@ class _Connection:
         self._buffer = bytearray(max(chunk_bytes, _LONGEST_HEAD))
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self.keeps = False
+        self.keeps, self.open = False, True
+
+    def fileno(self) -> int:
+        """Return the file descriptor, to wait for an answer."""
+        return self._socket.fileno()
+
+    def ask(self, request: bytes) -> None:
+        """Send a request; what was yielded of the last answer stays until this one is received."""
+        self.keeps, self._filled = False, 0
+        self._socket.sendall(request)
 
     def send(self, request: bytes) -> None:
         """Send a request and wait for the beginning of the answer."""
-        self.keeps, self._filled = False, 0
-        self._socket.sendall(request)
+        self.ask(request)
         self._more()
 
-    def body(self, span: bytes, length: int) -> Iterator[memoryview]:
-        """Yield the body of the answer that a request for the range `span` should get."""
+    def whole(self, length: int) -> memoryview:
+        """Return the body of the answer to a request for the first `length` bytes; it has to fit."""
+        self._more()
+        content = next(self.body(0, length))
+        if len(content) < length:
+            raise Declined("in several pieces")
+        return content
+
+    def body(self, start: int, length: int) -> Iterator[memoryview]:
+        """Yield the body of the answer that a request for this range should get."""
+        span = f"bytes {start}-{start + length - 1}/".encode()
         while (end := self._buffer.find(_HEAD_END, 0, min(self._filled, _LONGEST_HEAD))) < 0:
             if self._filled >= _LONGEST_HEAD:
                 raise Declined("a head without an end")
@@ -212,6 +243,7 @@ class _Connection:
 
     def close(self) -> None:
         """End the connection."""
+        self.open = False
         with suppress(OSError):
             self._socket.close()
 
@@ -244,7 +276,9 @@ class _Token:
 
 def _spelt(key: str) -> str:
     """Return a name as obstore spells it, so that an object has one spelling in the service's logs."""
-    return urllib.parse.quote(key, safe="").translate(_ALSO)
+    if key.isascii():
+        return key.translate(_SPELT)
+    return "".join(_spelt(c) if c.isascii() else urllib.parse.quote(c) for c in key)
 
 
 def _any_token() -> str:
@@ -257,6 +291,6 @@ def _goes_by_proxy(where: urllib.parse.SplitResult) -> bool:
     return bool(by_one) and not urllib.request.proxy_bypass(where.hostname or "")
 
 
-def _close_all(connections: list[_Connection]) -> None:
+def _close_all(connections: list[Connection]) -> None:
     for connection in connections:
         connection.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +15,9 @@ from obstore.store import GCSStore
 from airflow_resume_provider.checkpoints.direct import Declined, DirectReader
 from airflow_resume_provider.checkpoints.plain_listing import PlainListing
 from airflow_resume_provider.checkpoints.retrying import Patience
-from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable, fits
 from airflow_resume_provider.checkpoints.store_errors import said, translate
+from airflow_resume_provider.checkpoints.sweep import sweep
 from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound, StoreMisconfigured
 
 T = TypeVar("T")
@@ -100,6 +101,17 @@ class GcsStore:
             yield from self._stream(name, key, start, end)
         except OSError as error:
             raise self._translate("read", name, error) from error
+
+    def sweep(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[int, Buffer]]:
+        """Yield the index and content of small objects that come at the first asking, in any order.
+
+        A content is gone when the next one is asked for.
+        """
+        fitting = [n for n, (_, size) in enumerate(wanted) if fits(size, self.options)]
+        keys = [(self._key(wanted[n][0]), wanted[n][1]) for n in fitting]
+        _note_use()
+        for index, content in sweep(self._direct, keys, self.options.small_streams):
+            yield fitting[index], content
 
     def _stream(self, name: str, key: str, start: int, end: int) -> Iterator[Buffer]:
         try:

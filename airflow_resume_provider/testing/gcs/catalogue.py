@@ -194,11 +194,12 @@ class Catalogue:
         row = self.db.execute(
             "SELECT * FROM objects WHERE bucket=? AND name=? AND deleted IS NULL", (bucket, name)
         ).fetchone()
-        if row is None:
-            return None
+        return self._remember(Version.from_row(row)) if row else None
+
+    def _remember(self, version: Version) -> Version:
         if len(self._remembered) >= _MOST_REMEMBERED:
             self._remembered.clear()
-        return self._remembered.setdefault((bucket, name), Version.from_row(row))
+        return self._remembered.setdefault((version.bucket, version.name), version)
 
     def version(self, bucket: str, name: str, generation: int | None = None) -> Version | None:
         """Return one version, the live one when no generation is given."""
@@ -254,7 +255,9 @@ class Catalogue:
         if not versions:
             where += " AND deleted IS NULL"
         sql = f"SELECT * FROM objects WHERE {where} ORDER BY name, generation LIMIT ?"  # noqa: S608
-        return [Version.from_row(row) for row in self.db.execute(sql, [*values, limit])]
+        found = [Version.from_row(row) for row in self.db.execute(sql, [*values, limit])]
+        # What is listed is mostly read next.
+        return found if versions else [self._remember(version) for version in found]
 
     def files_in_use(self) -> set[str]:
         """Return the names of all files that rows refer to."""

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any
 
 Segments = tuple[tuple[str, int], ...]  # (file, bytes) one after the other
@@ -14,13 +15,22 @@ Segments = tuple[tuple[str, int], ...]  # (file, bytes) one after the other
 
 def timestamp(micros: int) -> str:
     """Write microseconds since 1970 as the JSON API does (RFC 3339, milliseconds, Z)."""
-    moment = datetime.fromtimestamp(micros / 1_000_000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{micros % 1_000_000 // 1000:03d}Z"
+    return f"{_second(micros // 1_000_000)}.{micros % 1_000_000 // 1000:03d}Z"
+
+
+@lru_cache(maxsize=4096)  # a checkpoint's objects are all of a few seconds
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def http_date(micros: int) -> str:
     """Write microseconds since 1970 as HTTP headers do."""
-    return formatdate(micros // 1_000_000, usegmt=True)
+    return _http_date(micros // 1_000_000)
+
+
+@lru_cache(maxsize=4096)
+def _http_date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 def _varint(value: int) -> bytes:

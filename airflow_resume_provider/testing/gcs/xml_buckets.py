@@ -67,21 +67,18 @@ def _quoter(kind: str | None) -> Any:
 
 
 def _entry(version: Version, quoted: Any, versions: bool) -> str:
-    fields: tuple[tuple[str, object], ...] = (
-        ("Key", quoted(version.name)),
-        ("Generation", version.generation),
-        ("MetaGeneration", version.metageneration),
-        ("LastModified", timestamp(version.updated)),
-        ("ETag", version.xml_etag),
-        ("Size", version.size),
-        ("StorageClass", version.storage_class),
-    )
-    tag = "Contents"
-    if versions:
-        tag, fields = "Version", (*fields, ("IsLatest", str(version.deleted is None).lower()))
+    # Only a name and a class are texts of somebody else's; listings have a thousand of these.
+    more = f"<IsLatest>{str(version.deleted is None).lower()}</IsLatest>" if versions else ""
     if version.deleted is not None:
-        fields = (*fields, ("DeletedTime", timestamp(version.deleted)))
-    return f"<{tag}>{''.join(element(key, value) for key, value in fields)}</{tag}>"
+        more += f"<DeletedTime>{timestamp(version.deleted)}</DeletedTime>"
+    tag = "Version" if versions else "Contents"
+    return (
+        f"<{tag}>{element('Key', quoted(version.name))}<Generation>{version.generation}</Generation>"
+        f"<MetaGeneration>{version.metageneration}</MetaGeneration>"
+        f"<LastModified>{timestamp(version.updated)}</LastModified>"
+        f"<ETag>{version.xml_etag}</ETag><Size>{version.size}</Size>"
+        f"{element('StorageClass', version.storage_class)}{more}</{tag}>"
+    )
 
 
 async def list_buckets(call: Call) -> web.Response:
