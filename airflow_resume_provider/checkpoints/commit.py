@@ -100,18 +100,21 @@ class Committer:
         """Commit `tree` and return its reference; the same contents at the same step are one commit."""
         check_superseded(self._store, what.attempt)
         newest = self._newest(what.attempt)
-        same = self._same(newest, tree, what)
-        if same:
+        there = self._complete(newest)
+        if there and (same := self._same(*there, tree, what)):
             return same
         try:
             claim = claim_next(self._store, what.attempt, shape(tree, what.step), self._floor(what.attempt))
         except Busy as busy:
             return self._await(busy, tree, what)
         try:
-            # Somebody may have committed the same between the look and the claim.
+            # Somebody may have committed the same between the look and the claim: a new one, or one
+            # whose files were there already.
             later = self._newest(what.attempt)
-            same = self._same(later, tree, what) if later != newest else None
-            return same or self._write(claim, tree, what, progress, should_stop, others)
+            there = self._complete(later) if later != newest or not there else None
+            if there and (same := self._same(*there, tree, what)):
+                return same
+            return self._write(claim, tree, what, progress, should_stop, others)
         finally:
             release(self._store, claim)
 
@@ -197,17 +200,20 @@ class Committer:
     def _newest(self, attempt: int) -> str:
         return max(LineageView(self._store).checkpoints(attempt), default=(-1, ""))[1]
 
-    def _same(self, uri: str, tree: Tree, what: Commit) -> Reference | None:
-        """Return the reference of the checkpoint at `uri` if committing would only repeat it."""
+    def _complete(self, uri: str) -> tuple[str, Manifest] | None:
+        """Return the checkpoint at `uri` with its manifest, if it has one."""
         if not uri:
             return None
-        prefix = uri.removeprefix(f"{self._store.uri}/")
         try:
-            manifest = read_manifest(self._store, prefix, uri)
+            return uri, read_manifest(self._store, uri.removeprefix(f"{self._store.uri}/"), uri)
         except (ObjectNotFound, ManifestError):
             return None
+
+    def _same(self, uri: str, manifest: Manifest, tree: Tree, what: Commit) -> Reference | None:
+        """Return the reference of a checkpoint if committing would only repeat it."""
         if manifest.step != what.step or not _same_contents(manifest, tree):
             return None
+        prefix = uri.removeprefix(f"{self._store.uri}/")
         return None if incomplete(self._store, prefix, manifest) else reference_of(manifest, uri)
 
     def _await(self, busy: Busy, tree: Tree, what: Commit) -> Reference:
@@ -217,8 +223,8 @@ class Committer:
         deadline = time.monotonic() + self._store.options.max_total_seconds
         while claim.shape == shape(tree, what.step) and time.monotonic() < deadline:
             alive = is_alive(self._store, claim)
-            same = self._same(uri, tree, what)
-            if same:
+            there = self._complete(uri)
+            if there and (same := self._same(*there, tree, what)):
                 return same
             if not alive:
                 break

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint_world import DisturbedServer, Raw, eventually, read_tree, resume_run, write_tree
@@ -23,6 +24,7 @@ from airflow_resume_provider.checkpoints import (
     TrainingRecord,
 )
 from airflow_resume_provider.checkpoints import claims as claims_module
+from airflow_resume_provider.checkpoints import commit as commit_module
 from airflow_resume_provider.checkpoints.upload import UploadStopped
 from airflow_resume_provider.checkpoints.writer import Writer
 from airflow_resume_provider.errors import (
@@ -331,6 +333,24 @@ def test_two_writers_of_the_same(uri: str, raw: Raw, tmp_path: Path, server: Dis
     ended = race(uri, tmp_path, sources)
     assert [code for code, _ in ended] == [0, 0, 0]
     assert len({out for _, out in ended}) == 1
+    assert len(manifests(raw)) == 1
+
+
+def test_the_same_may_be_finished_between_the_look_and_the_claim(
+    lineage: Lineage, raw: Raw, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process's files are there at the look, and its manifest at the claim: that is one commit."""
+    first = lineage.commit(source, attempt=1, step=1)
+    name = f"attempts/0001/checkpoints/{first.index:06d}/manifest.json"
+    manifest = raw.get(name)
+    raw.delete(name)
+
+    def claim(*arguments: Any) -> claims_module.Claim:
+        raw.put(name, manifest)
+        return claims_module.claim_next(*arguments)
+
+    monkeypatch.setattr(commit_module, "claim_next", claim)
+    assert Lineage.open(lineage.uri).commit(source, attempt=1, step=1) == first
     assert len(manifests(raw)) == 1
 
 
