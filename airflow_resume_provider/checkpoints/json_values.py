@@ -14,7 +14,8 @@ def parse(raw: bytes | str) -> Any:
     The names that Python writes for numbers that JSON does not have are read as strings.
     """
     try:
-        return finite(json.loads(raw))
+        # Both are only called for such names, and for numbers with a point: manifests are long.
+        return json.loads(raw, parse_constant=str, parse_float=_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -35,6 +36,11 @@ def is_finite(value: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _number(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else _name(value)  # 1e999 is more than there is
 
 
 def _name(value: float) -> str:

@@ -6,7 +6,9 @@ object. Every change is one transaction that checks its preconditions inside.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +81,8 @@ class Catalogue:
         self.db.execute("PRAGMA wal_autocheckpoint=4000")
         self.db.executescript(_SCHEMA)
         self._now, self._shared = now, shared
+        # SQLite lets who has to wait sleep for a millisecond or more; a transaction takes a tenth of one.
+        self._turn = os.open(f"{path}.turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) if shared else -1
         self._seen = -1  # the state of the file that what is kept in memory was read from
         self._buckets: dict[str, Bucket] = {}  # read on every request
         # Live versions that were asked for; every change of an object forgets its own.
@@ -92,6 +96,8 @@ class Catalogue:
     def close(self) -> None:
         """Write everything into the main file and let go of it."""
         self.db.close()
+        if self._shared:
+            os.close(self._turn)
 
     def refresh(self) -> None:
         """Forget what other processes have changed since; nobody else can where they do not share."""
@@ -106,16 +112,29 @@ class Catalogue:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing."""
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
-            self.refresh()
+        with self._my_turn():
+            self.db.execute("BEGIN IMMEDIATE")
+            try:
+                self.refresh()
+                yield
+            except BaseException:
+                self.db.execute("ROLLBACK")
+                self._remembered.clear()
+                self._reserved = 0  # what was reserved may have been rolled back too
+                raise
+            self.db.execute("COMMIT")
+
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        """Wait until no other process writes."""
+        if not self._shared:
             yield
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            self._remembered.clear()
-            self._reserved = 0  # what was reserved may have been rolled back too
-            raise
-        self.db.execute("COMMIT")
+            return
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def micros(self) -> int:
         """The time now, in microseconds since 1970."""
