@@ -12,7 +12,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import GCSStore
 
-from airflow_resume_provider.checkpoints.direct import Declined, DirectReader
+from airflow_resume_provider.checkpoints.connection import Declined
+from airflow_resume_provider.checkpoints.direct import DirectBucket
 from airflow_resume_provider.checkpoints.plain_listing import PlainListing
 from airflow_resume_provider.checkpoints.retrying import Patience
 from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable, fits
@@ -22,6 +23,7 @@ from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNo
 
 T = TypeVar("T")
 _FAILURES = (BaseError, OSError, ValueError)
+_WRITE_SECONDS = 120.0  # for one request with all its bytes
 _MOST_PARTS = 9_000  # the service's own limit is 10,000
 # The process in which obstore's threads run, once they do; they do not survive a fork.
 _used_in: list[int] = []
@@ -51,8 +53,9 @@ class GcsStore:
         # A range of a large file may take long; what must not take long is one read.
         self._reader = _client(bucket, options, read_timeout=options.read_seconds, timeout=24 * 3600)
         # While a part goes up nothing is read, so a read timeout would end slow uploads.
-        self._writer = _client(bucket, options, timeout=120)
-        self._direct = DirectReader(bucket, options, _emulator(options))
+        self._writer = _client(bucket, options, timeout=_WRITE_SECONDS)
+        self._direct = DirectBucket(bucket, options, _emulator(options))
+        self._direct_writer = DirectBucket(bucket, options, _emulator(options), seconds=_WRITE_SECONDS)
         self._plain = PlainListing(bucket, options, _emulator(options))
 
     def __repr__(self) -> str:
@@ -150,7 +153,7 @@ class GcsStore:
             source = _Watched(pieces(part))
             try:
                 if size <= part:
-                    obstore.put(self._writer, key, b"".join(source), use_multipart=False)
+                    self._put(key, b"".join(source))
                 else:
                     obstore.put(self._writer, key, source, chunk_size=part, max_concurrency=streams)
             except _FAILURES:
@@ -159,6 +162,12 @@ class GcsStore:
                 raise
 
         self._ask("write", name, put)
+
+    def _put(self, key: str, body: bytes) -> None:
+        try:
+            self._direct_writer.put(key, body)
+        except Declined:
+            obstore.put(self._writer, key, body, use_multipart=False)
 
     def make_directory(self, name: str) -> None:
         """A bucket has no directories; the manifest remembers them."""

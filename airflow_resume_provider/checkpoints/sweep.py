@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
-from airflow_resume_provider.checkpoints.direct import Connection, Declined, DirectReader
+from airflow_resume_provider.checkpoints.connection import Connection, Declined
+from airflow_resume_provider.checkpoints.direct import DirectBucket
 from airflow_resume_provider.checkpoints.retrying import Transient
 
 _FIRST = 8
@@ -24,14 +25,14 @@ _LOOK = 0.01  # seconds between looks at connections that are being made
 
 
 def sweep(
-    reader: DirectReader, wanted: Sequence[tuple[str, int]], most: int
+    bucket: DirectBucket, wanted: Sequence[tuple[str, int]], most: int
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield the index and content of each (key, size), in any order, and nothing for what did not come whole.
 
     A content is gone when the next one is asked for. At most `most` requests are in flight.
     """
     makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="connect")
-    flight = _Flight(reader, wanted, most, makers)
+    flight = _Flight(bucket, wanted, most, makers)
     try:
         yield from flight.answers()
     finally:
@@ -43,9 +44,9 @@ class _Flight:
     """The requests of one sweep, and the connections that they are on."""
 
     def __init__(
-        self, reader: DirectReader, wanted: Sequence[tuple[str, int]], most: int, makers: ThreadPoolExecutor
+        self, bucket: DirectBucket, wanted: Sequence[tuple[str, int]], most: int, makers: ThreadPoolExecutor
     ) -> None:
-        self._reader, self._wanted, self._most, self._makers = reader, wanted, most, makers
+        self._bucket, self._wanted, self._most, self._makers = bucket, wanted, most, makers
         self._next = 0  # of those wanted
         self._poll = select.epoll()
         self._asked: dict[int, tuple[Connection, int]] = {}  # by file descriptor: what it was asked for
@@ -61,11 +62,11 @@ class _Flight:
             if not self._asked:
                 continue
             began = time.monotonic()
-            ready = self._poll.poll(_LOOK if self._making else self._reader.read_seconds)
+            ready = self._poll.poll(_LOOK if self._making else self._bucket.seconds)
             now = time.monotonic()
             if ready:
                 heard = now
-            elif now - heard >= self._reader.read_seconds:
+            elif now - heard >= self._bucket.seconds:
                 return
             if now - began > _IDLE_SECONDS:
                 self._make(len(self._asked))
@@ -86,7 +87,7 @@ class _Flight:
         there = len(self._asked) + len(self._making)
         more = min(more, self._most - there, len(self._wanted) - self._next - len(self._making))
         for _ in range(0 if self._failed else more):
-            self._making.add(self._makers.submit(self._reader.connect))
+            self._making.add(self._makers.submit(self._bucket.connect))
 
     def _employ(self) -> None:
         """Give new connections something to do; waits for one while there is no other."""
@@ -107,12 +108,12 @@ class _Flight:
         """Ask for the next object; returns whether there was one, and the connection took the request."""
         index = self._next
         if index == len(self._wanted):
-            self._reader.keep(connection)
+            self._bucket.keep(connection)
             return False
         self._next += 1
         key, size = self._wanted[index]
         try:
-            connection.ask(self._reader.request(key, 0, size))
+            connection.ask(self._bucket.request(key, 0, size))
         except (OSError, Declined):
             connection.close()
             return False

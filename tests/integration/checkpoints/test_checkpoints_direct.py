@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
-import subprocess
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +12,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from checkpoint_world import BUCKET, DisturbedServer, Raw, refuse
+from direct_world import answering, secured
 
 from airflow_resume_provider.checkpoints import StoreOptions
-from airflow_resume_provider.checkpoints.direct import Declined, DirectReader, Refused
+from airflow_resume_provider.checkpoints.connection import Declined, Refused
+from airflow_resume_provider.checkpoints.direct import DirectBucket
 from airflow_resume_provider.checkpoints.gcs_store import GcsStore
 from airflow_resume_provider.errors import PermissionDenied
 
@@ -102,24 +100,6 @@ def test_an_unusual_answer_is_left_to_obstore(
     assert server.count("GET", "bin") == 2
 
 
-@contextmanager
-def answering(*answers: bytes) -> Iterator[str]:
-    """A server that gives each connection one answer, whatever was asked, and closes it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            for answer in answers:
-                connection, _ = listener.accept()
-                with connection, suppress(OSError):
-                    connection.recv(65536)
-                    connection.sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join(10)
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -148,7 +128,7 @@ def answering(*answers: bytes) -> Iterator[str]:
 def test_what_is_not_understood_is_declined(answer: bytes) -> None:
     """Nothing of it is taken for the object's bytes."""
     with answering(answer) as endpoint:
-        reader = DirectReader("b", StoreOptions(emulator=endpoint), endpoint)
+        reader = DirectBucket("b", StoreOptions(emulator=endpoint), endpoint)
         with pytest.raises(Declined):
             list(reader.stream("x", 0, 3))
 
@@ -157,7 +137,7 @@ def test_where_nobody_listens_obstore_says_so(server: DisturbedServer) -> None:
     """One refused connection, then none from here."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    reader = DirectReader("b", StoreOptions(emulator=endpoint), endpoint)
+    reader = DirectBucket("b", StoreOptions(emulator=endpoint), endpoint)
     for _ in range(2):
         with pytest.raises(Declined):
             list(reader.stream("x", 0, 3))
@@ -188,71 +168,16 @@ class Provider:
         return {"token": f"t{self.asked}", "expires_at": expires}
 
 
-@contextmanager
-def secured(server: DisturbedServer, tmp_path: Path) -> Iterator[str]:
-    """The same server behind TLS, on a name that only its own certificate vouches for."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-    ]
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*command, *names, *files], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    behind = ("127.0.0.1", int(server.endpoint.rpartition(":")[2]))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_terminate, args=(listener, context, behind), daemon=True).start()
-        yield f"https://localhost:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
-
-
-def _terminate(listener: socket.socket, context: ssl.SSLContext, behind: tuple[str, int]) -> None:
-    with suppress(OSError):
-        while True:
-            raw, _ = listener.accept()
-            threading.Thread(target=_serve_one, args=(raw, context, behind), daemon=True).start()
-
-
-def _serve_one(raw: socket.socket, context: ssl.SSLContext, behind: tuple[str, int]) -> None:
-    """Carry one request after the other; a client that hangs up ends it."""
-    with (
-        suppress(OSError),
-        context.wrap_socket(raw, server_side=True) as front,
-        socket.create_connection(behind) as back,
-    ):
-        upwards = threading.Thread(target=_carry, args=(back, front), daemon=True)
-        upwards.start()
-        _carry(front, back)
-        upwards.join()
-
-
-def _carry(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-
-
 def test_over_tls(
     server: DisturbedServer, store: GcsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes come with a certificate that the machine trusts, and with no other."""
     with secured(server, tmp_path) as endpoint:
-        reader = DirectReader(BUCKET, StoreOptions(emulator=endpoint), endpoint)
+        reader = DirectBucket(BUCKET, StoreOptions(emulator=endpoint), endpoint)
         with pytest.raises(Declined, match="certificate"):
             list(reader.stream(f"p/{NAME}", 0, 10))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
-        reader = DirectReader(BUCKET, StoreOptions(emulator=endpoint), endpoint)
+        reader = DirectBucket(BUCKET, StoreOptions(emulator=endpoint), endpoint)
         for start, length in RANGES:
             pieces = reader.stream(f"p/{NAME}", start, length)
             assert b"".join(bytes(piece) for piece in pieces) == BYTES[start : start + length]
@@ -266,7 +191,7 @@ def test_one_token_serves_until_it_is_nearly_over_or_refused(
     monkeypatch.setattr("airflow_resume_provider.checkpoints.direct._SERVICE", server.endpoint)
     server.answer = lambda request: seen.append(request.headers["Authorization"])  # type: ignore[func-returns-value]
     provider = Provider(lasts=600)
-    reader = DirectReader(BUCKET, StoreOptions(credential_provider=provider), "")
+    reader = DirectBucket(BUCKET, StoreOptions(credential_provider=provider), "")
 
     def fetch() -> bytes:
         return b"".join(bytes(piece) for piece in reader.stream(f"p/{NAME}", 0, 10))
@@ -279,7 +204,7 @@ def test_one_token_serves_until_it_is_nearly_over_or_refused(
     assert fetch() == BYTES[:10]
     assert seen == ["Bearer t1", "Bearer t1", "Bearer t2"]
     short_lived = Provider(lasts=30)
-    reader = DirectReader(BUCKET, StoreOptions(credential_provider=short_lived), "")
+    reader = DirectBucket(BUCKET, StoreOptions(credential_provider=short_lived), "")
     assert [fetch(), fetch()] == [BYTES[:10]] * 2
     assert short_lived.asked == 2
 
@@ -320,4 +245,4 @@ def test_what_only_obstore_can_do_is_declined_before_anything_is_sent(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("connected"))
     with pytest.raises(Declined):
-        list(DirectReader("b", replace(options, emulator=""), "").stream("x", 0, 3))
+        list(DirectBucket("b", replace(options, emulator=""), "").stream("x", 0, 3))

@@ -16,7 +16,7 @@ from aiohttp import web
 from checkpoint_world import DisturbedServer, Raw, read_tree, write_tree
 
 from airflow_resume_provider.checkpoints import Lineage, StoreOptions
-from airflow_resume_provider.checkpoints.direct import DirectReader
+from airflow_resume_provider.checkpoints.direct import DirectBucket
 from airflow_resume_provider.checkpoints.sweep import sweep
 from airflow_resume_provider.testing.gcs import Fault
 
@@ -141,13 +141,13 @@ class Service:
         await asyncio.sleep(0)  # the closed transports let go of their sockets
 
     @contextmanager
-    def running(self) -> Iterator[DirectReader]:
+    def running(self) -> Iterator[DirectBucket]:
         """Run it in a thread, and yield a reader of it."""
         ports: queue.Queue[int] = queue.Queue()
         thread = threading.Thread(target=lambda: asyncio.run(self._main(ports)), daemon=True)
         thread.start()
         try:
-            yield DirectReader("b", StoreOptions(read_seconds=1), f"http://127.0.0.1:{ports.get(timeout=10)}")
+            yield DirectBucket("b", StoreOptions(read_seconds=1), f"http://127.0.0.1:{ports.get(timeout=10)}")
         finally:
             self._loop.call_soon_threadsafe(self._stop.set)
             thread.join(10)
@@ -235,7 +235,7 @@ def test_one_silent_connection_holds_up_no_other() -> None:
 
 def test_nobody_there() -> None:
     """No connection, no answers, no error: whoever asks the patient way will know."""
-    reader = DirectReader("b", StoreOptions(connect_seconds=1), "http://127.0.0.1:1")
+    reader = DirectBucket("b", StoreOptions(connect_seconds=1), "http://127.0.0.1:1")
     assert list(sweep(reader, [("x", 6)], 8)) == []
 
 
