@@ -42,11 +42,13 @@ class Upload:
         return tuple(self._entries[source.path] for source in sources)
 
     def _send(self, source: Source) -> None:
-        crc = 0
+        crc = whole = 0
 
         def pieces(length: int) -> Iterator[bytes]:
-            nonlocal crc
-            crc, sent = 0, 0
+            nonlocal crc, whole
+            # A try that read everything and failed all the same is counted out again, too.
+            self._meter.add(-whole)
+            crc = sent = whole = 0
             try:
                 with source.file.open("rb", buffering=0) as file:
                     while sent < source.size and (piece := file.read(min(length, source.size - sent))):
@@ -64,6 +66,7 @@ class Upload:
                     self._meter.add(-sent)
             if sent < source.size:
                 raise changed(source)
+            whole = sent
 
         stored_as = names.stored_as(source.path)
         self._check_stop()

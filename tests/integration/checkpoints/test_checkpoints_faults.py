@@ -11,6 +11,7 @@ from aiohttp import web
 from checkpoint_world import DisturbedServer, Raw, read_tree, refuse, write_tree
 
 from airflow_resume_provider.checkpoints import Lineage, StoreOptions
+from airflow_resume_provider.checkpoints.progress import Progress
 from airflow_resume_provider.errors import (
     PermissionDenied,
     StoreMisconfigured,
@@ -102,6 +103,18 @@ def test_lasting_failure_while_writing(
         Lineage.open(gs_uri, options=impatient).commit(source, attempt=1, step=2)
     server.calm()
     assert Lineage.open(gs_uri).choose(2, contents=True).reference == first
+
+
+def test_what_is_sent_again_is_not_counted_twice(
+    gs_uri: str, tmp_path: Path, server: DisturbedServer
+) -> None:
+    """A file that was read to its end and refused all the same goes back to nothing in the progress bar."""
+    server.plan.add(Fault(status=503), method="PUT", path="000000%2Fa", times=3)
+    told: list[Progress] = []
+    source = write_tree(tmp_path / "in", FILES)
+    Lineage.open(gs_uri).commit(source, attempt=1, step=1, progress=told.append)
+    total = sum(map(len, FILES.values()))
+    assert max(progress.done_bytes for progress in told) == told[-1].done_bytes == total
 
 
 @pytest.mark.parametrize("status", [410, 503])
