@@ -34,12 +34,12 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# Side by side; then, alone on the machine, what starts a real Airflow.
+# Side by side, more of them than there are cores, since most wait most of the time; then what starts a real Airflow.
 test: install
-	$(BIN)/pytest tests/unit tests/integration tests/docs -n 2 --dist loadfile --durations=15 || $(ALONE)
+	$(BIN)/pytest tests/unit tests/integration tests/docs -n 4 --dist loadfile --durations=15 || $(ALONE)
 
 e2e: install
-	$(BIN)/pytest tests/e2e --durations=15 || $(ALONE)
+	$(BIN)/pytest tests/e2e -n 2 --dist loadfile --durations=15 || $(ALONE)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

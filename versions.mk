@@ -12,7 +12,7 @@ PINS_3.2 := 'fastapi<0.137' 'cadwyn<8'
 versions: $(AIRFLOWS:%=version-%) test
 
 $(AIRFLOWS:%=version-%): version-%: .venv-airflow-%/.installed
-	AIRFLOW_HOME=$(CURDIR)/.venv-airflow-$*/home .venv-airflow-$*/bin/python -m pytest -n 2 --dist loadfile \
+	AIRFLOW_HOME=$(CURDIR)/.venv-airflow-$*/home .venv-airflow-$*/bin/python -m pytest -n 4 --dist loadfile \
 		-W ignore::FutureWarning -W ignore::DeprecationWarning \
 		tests/unit tests/integration
 

@@ -39,7 +39,7 @@ class AirflowClient:
     def __init__(self, url: str) -> None:
         self.url = url
         # trust_env=False: a proxy must never stand between a test and loopback.
-        self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=120, trust_env=False)
         self._authorized = False
 
     def close(self) -> None:
