@@ -43,25 +43,9 @@ class Download:
         self._batch.run(job for entry in big for job in self._pieces(entry))
         # A range of a file of some size keeps a stream busy; tiny files are all waiting.
         tiny = sum(entry.size for entry in small) <= len(small) * options.small_bytes
-        if tiny and len(small) > 1:
-            small = self._swept(small)
         streams = options.small_streams if tiny else options.big_streams
         self._batch = Batch(streams, "restore", waiting=tiny)
         self._batch.run(partial(self._whole, entry) for entry in small)
-
-    def _swept(self, files: Sequence[FileEntry]) -> list[FileEntry]:
-        """Fetch the files that come at the first asking, and are right; return the others."""
-        left = set(range(len(files)))
-        wanted = [(self._prefix + entry.stored, entry.size) for entry in files]
-        for index, content in self._store.sweep(wanted):
-            entry = files[index]
-            if _right(entry, checksum.extend(content)):
-                with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
-                    if fd is not None:
-                        _write_at(fd, memoryview(content), 0)
-                left.discard(index)
-                self._meter.add(entry.size, 1)
-        return [files[index] for index in sorted(left)]
 
     def _whole(self, entry: FileEntry) -> None:
         for _ in range(_FETCHES):

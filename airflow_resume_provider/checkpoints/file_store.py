@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from airflow_resume_provider.checkpoints import names
 from airflow_resume_provider.checkpoints.durable import sync_directory
 from airflow_resume_provider.checkpoints.retrying import Patience, Transient
-from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, fits
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions
 from airflow_resume_provider.errors import (
     AlreadyExists,
     InvalidInput,
@@ -96,16 +96,6 @@ class FileStore:
                 yield from _pieces(file.read, length, self.options.chunk_bytes)
         except OSError as error:
             raise self._translate("read", name, error) from error
-
-    def sweep(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[int, Buffer]]:
-        """Yield the index and content of each small file that can be read whole."""
-        for index, (name, size) in enumerate(wanted):
-            if not fits(size, self.options):
-                continue
-            with suppress(OSError, ValueError):
-                content = self._path(name).read_bytes()
-                if len(content) == size:
-                    yield index, content
 
     def create(self, name: str, data: bytes) -> None:
         """Write a small object that must not be there yet; it is on the disk when this returns."""

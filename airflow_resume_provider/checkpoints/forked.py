@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -63,10 +63,6 @@ class ForkSafeStore:
     def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield `length` bytes from `start` on."""
         return self._now().stream(name, start, length)
-
-    def sweep(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[int, Buffer]]:
-        """Yield the index and content of what is to be had whole at the first asking."""
-        return self._now().sweep(wanted)
 
     def create(self, name: str, data: bytes) -> None:
         """Write a small object that must not be there yet."""
@@ -118,9 +114,6 @@ class _Remote:
             self._send(connection, "stream", name, start, length)
             while (piece := _receive(connection, self.uri)) is not None:
                 yield memoryview(piece)
-
-    def sweep(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[int, Buffer]]:
-        return iter(())  # each would go through the pipe on its own, as it does when it is streamed
 
     def create(self, name: str, data: bytes) -> None:
         self._ask("create", name, data)

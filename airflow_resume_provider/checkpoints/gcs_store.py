@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,18 +12,15 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import GCSStore
 
-from airflow_resume_provider.checkpoints.connection import Declined
-from airflow_resume_provider.checkpoints.direct import DirectBucket
+from airflow_resume_provider.checkpoints.direct import Declined, DirectReader
 from airflow_resume_provider.checkpoints.plain_listing import PlainListing
 from airflow_resume_provider.checkpoints.retrying import Patience
-from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable, fits
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable
 from airflow_resume_provider.checkpoints.store_errors import said, translate
-from airflow_resume_provider.checkpoints.sweep import sweep
 from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound, StoreMisconfigured
 
 T = TypeVar("T")
 _FAILURES = (BaseError, OSError, ValueError)
-_WRITE_SECONDS = 120.0  # for one request with all its bytes
 _MOST_PARTS = 9_000  # the service's own limit is 10,000
 # The process in which obstore's threads run, once they do; they do not survive a fork.
 _used_in: list[int] = []
@@ -53,9 +50,8 @@ class GcsStore:
         # A range of a large file may take long; what must not take long is one read.
         self._reader = _client(bucket, options, read_timeout=options.read_seconds, timeout=24 * 3600)
         # While a part goes up nothing is read, so a read timeout would end slow uploads.
-        self._writer = _client(bucket, options, timeout=_WRITE_SECONDS)
-        self._direct = DirectBucket(bucket, options, _emulator(options))
-        self._direct_writer = DirectBucket(bucket, options, _emulator(options), seconds=_WRITE_SECONDS)
+        self._writer = _client(bucket, options, timeout=120)
+        self._direct = DirectReader(bucket, options, _emulator(options))
         self._plain = PlainListing(bucket, options, _emulator(options))
 
     def __repr__(self) -> str:
@@ -105,17 +101,6 @@ class GcsStore:
         except OSError as error:
             raise self._translate("read", name, error) from error
 
-    def sweep(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[int, Buffer]]:
-        """Yield the index and content of small objects that come at the first asking, in any order.
-
-        A content is gone when the next one is asked for.
-        """
-        fitting = [n for n, (_, size) in enumerate(wanted) if fits(size, self.options)]
-        keys = [(self._key(wanted[n][0]), wanted[n][1]) for n in fitting]
-        _note_use()
-        for index, content in sweep(self._direct, keys, self.options.small_streams):
-            yield fitting[index], content
-
     def _stream(self, name: str, key: str, start: int, end: int) -> Iterator[Buffer]:
         try:
             if end - start <= self.options.small_bytes:
@@ -153,7 +138,7 @@ class GcsStore:
             source = _Watched(pieces(part))
             try:
                 if size <= part:
-                    self._put(key, b"".join(source))
+                    obstore.put(self._writer, key, b"".join(source), use_multipart=False)
                 else:
                     obstore.put(self._writer, key, source, chunk_size=part, max_concurrency=streams)
             except _FAILURES:
@@ -162,12 +147,6 @@ class GcsStore:
                 raise
 
         self._ask("write", name, put)
-
-    def _put(self, key: str, body: bytes) -> None:
-        try:
-            self._direct_writer.put(key, body)
-        except Declined:
-            obstore.put(self._writer, key, body, use_multipart=False)
 
     def make_directory(self, name: str) -> None:
         """A bucket has no directories; the manifest remembers them."""

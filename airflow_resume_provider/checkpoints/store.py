@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,6 @@ from airflow_resume_provider.errors import InvalidInput, ObjectNotFound, StoreMi
 
 Buffer = bytes | bytearray | memoryview
 MIB = 1024 * 1024
-_HEAD = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +100,6 @@ class Store(Protocol):
     def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield `length` bytes from `start` on, once, without trying again."""
 
-    def sweep(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[int, Buffer]]:
-        """Yield the index and content of those (name, size) that are to be had whole at the first asking.
-
-        In any order; a content is gone when the next one is asked for. What is missing has to be streamed.
-        """
-
     def create(self, name: str, data: bytes) -> None:
         """Write a small object; raises `AlreadyExists` and never overwrites."""
 
@@ -128,11 +121,6 @@ class Store(Protocol):
 
     def local_path(self, name: str) -> Path | None:
         """Return where the object lies on this machine, or `None` when it does not."""
-
-
-def fits(size: int, options: StoreOptions) -> bool:
-    """Return whether an object of this size, and the head of the answer that it comes with, is one chunk."""
-    return 0 < size <= options.chunk_bytes - _HEAD
 
 
 def exists(store: Store, name: str) -> bool:

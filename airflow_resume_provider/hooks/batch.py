@@ -47,7 +47,8 @@ class ResumableBatchHook(BaseHook):
         super().__init__()
         self.gcp_conn_id, self.impersonation_chain = gcp_conn_id, impersonation_chain
         self.api_budget = api_budget
-        self.extras: dict[str, Any] = self.get_connection(gcp_conn_id).extra_dejson
+        self._connection = self.get_connection(gcp_conn_id)
+        self.extras: dict[str, Any] = self._connection.extra_dejson
 
     @cached_property
     def endpoint(self) -> clients.Endpoint:
@@ -71,7 +72,7 @@ class ResumableBatchHook(BaseHook):
     def _credentials(self) -> Credentials:
         from airflow_resume_provider.hooks.credentials import credentials
 
-        return credentials(self.gcp_conn_id, self.impersonation_chain, self.extras)
+        return credentials(self._connection, self.impersonation_chain)
 
     def _call(self, method: str, request: dict[str, Any], budget: float | None = None) -> Any:
         call = getattr(self.get_conn(), method)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_resume_provider.runtime.env import STORAGE_EMULATOR_HOST
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
     from google.auth.credentials import Credentials
 
     from airflow_resume_provider.checkpoints import StoreOptions
@@ -40,14 +41,11 @@ def is_plain(extras: Mapping[str, Any], impersonation_chain: str | Sequence[str]
     return not impersonation_chain and said <= PLAIN
 
 
-def credentials(
-    gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None, extras: Mapping[str, Any]
-) -> Credentials:
+def credentials(connection: Connection, impersonation_chain: str | Sequence[str] | None) -> Credentials:
     """Return the credentials that Google's own hook returns for this connection."""
+    extras = connection.extra_dejson
     if not is_plain(extras, impersonation_chain):
-        from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
-
-        return GoogleBaseHook(gcp_conn_id, impersonation_chain).get_credentials()
+        return _googles_own(connection, impersonation_chain)
     import google.auth
     from google.auth.credentials import AnonymousCredentials
 
@@ -58,6 +56,19 @@ def credentials(
     else:
         found, _project = google.auth.default(scopes=SCOPES)
     return found
+
+
+def _googles_own(connection: Connection, impersonation_chain: str | Sequence[str] | None) -> Credentials:
+    from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
+
+    class Given(GoogleBaseHook):
+        """Takes the connection that is here already: not every thread of a triggerer may ask for it."""
+
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Connection:
+            return connection
+
+    return Given(connection.conn_id, impersonation_chain).get_credentials()
 
 
 class ConnectionCredentials:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from asgiref.sync import sync_to_async
+
 from airflow_resume_provider.triggers.fence import Ruling, ruling
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ async def kill_detached(trigger: TrainAttemptTrigger) -> None:
 
 async def _kill(trigger: TrainAttemptTrigger) -> None:
     try:
-        await asyncio.to_thread(_kill_if_meant, trigger)
+        # Not `to_thread`: only so may a thread ask a triggerer of Airflow 3.1 for a connection.
+        await sync_to_async(_kill_if_meant, thread_sensitive=False)(trigger)
     except Exception:
         log.exception("Cancelling %s failed; the next try cancels it", trigger.job_name)
 

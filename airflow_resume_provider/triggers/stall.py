@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
+
 from airflow_resume_provider.attempts.observation import JobSeen
 from airflow_resume_provider.batch.subscription import News
 
@@ -56,7 +58,8 @@ class StallWatch:
         while not self.stalled:
             await asyncio.sleep(pause)
             try:
-                newest = await asyncio.to_thread(self._newest_commit)
+                # Not `to_thread`: only so may a thread ask a triggerer of Airflow 3.1 for a connection.
+                newest = await sync_to_async(self._newest_commit, thread_sensitive=False)()
             except Exception as error:
                 # Could not look is not "nothing there": no stall is called on that.
                 self._trigger.log.info("Looking for new checkpoints failed: %r", error)

@@ -75,6 +75,14 @@ def test_credentials_are_those_of_googles_own_hook(connected, extra):
         assert list(getattr(ours, name, None) or ()) == list(getattr(theirs, name, None) or ())
 
 
+def test_the_connection_is_asked_for_once(connected):
+    """Two answers could differ, and only the thread that makes the hook may wait for one."""
+    connected(EXTRAS["a key"])
+    hook = ResumableBatchHook()
+    connected({"keyfile_dict": key_of("another")})
+    assert hook.get_credentials().service_account_email == "connection@p.iam.gserviceaccount.com"
+
+
 def test_an_account_to_impersonate_is_impersonated(connected):
     """Also when only the operator says so."""
     connected({})

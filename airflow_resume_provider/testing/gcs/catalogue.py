@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .refusals import conflict, no_bucket
+from .refusals import Refusal, conflict, no_bucket
 from .versions import Version
 
 _SCHEMA = """
@@ -190,9 +190,15 @@ class Catalogue:
         return self._buckets[name]
 
     def change_bucket(self, bucket: Bucket, settings: dict[str, Any]) -> Bucket:
-        """Replace a bucket's settings; its metageneration goes up."""
-        row = (bucket.metageneration + 1, self.micros(), json.dumps(settings), bucket.name)
-        self.db.execute("UPDATE buckets SET metageneration=?, updated=?, settings=? WHERE name=?", row)
+        """Replace a bucket's settings; its metageneration goes up.
+
+        Refuses with 503 when another process has changed it since `bucket` was read.
+        """
+        with self.transaction():
+            if self.bucket(bucket.name).metageneration != bucket.metageneration:
+                raise Refusal(503, "backendError", "The bucket was changed at the same moment. Try again.")
+            row = (bucket.metageneration + 1, self.micros(), json.dumps(settings), bucket.name)
+            self.db.execute("UPDATE buckets SET metageneration=?, updated=?, settings=? WHERE name=?", row)
         self._load_buckets()
         return self._buckets[bucket.name]
 

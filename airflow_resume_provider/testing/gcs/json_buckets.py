@@ -63,10 +63,11 @@ async def update(call: Call) -> web.Response:
 
 
 async def _change(call: Call, *, replace: bool) -> web.Response:
-    bucket = call.store.catalogue.bucket(call.parts[1])
+    given = await call.json()
+    bucket = call.store.catalogue.bucket(call.parts[1])  # as it is now, not before the body came
     _check_metageneration(call, bucket.metageneration)
     fixed = {key: bucket.settings[key] for key in ("location",) if key in bucket.settings}
-    settings = bucket_settings(await call.json(), fixed if replace else bucket.settings)
+    settings = bucket_settings(given, fixed if replace else bucket.settings)
     changed = call.store.catalogue.change_bucket(bucket, settings)
     return respond(call, bucket_resource(changed, call.base, full=wants_full(call.query)))
 

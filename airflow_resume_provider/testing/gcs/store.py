@@ -90,10 +90,10 @@ class Store:
     ) -> Version:
         """Make bytes that are on disk the live version of an object, or refuse and change nothing."""
         garbage: Segments = ()
-        home = self.catalogue.bucket(bucket)
         self._keep_pace(bucket, name)
-        settings = {"storageClass": home.settings.get("storageClass", "STANDARD"), **settings}
         with self.catalogue.transaction():
+            home = self.catalogue.bucket(bucket)  # it may have gone while the bytes came
+            settings = {"storageClass": home.settings.get("storageClass", "STANDARD"), **settings}
             live = self.catalogue.live(bucket, name)
             conditions.check_write(live)
             if live:
@@ -116,9 +116,9 @@ class Store:
         self, bucket: str, name: str, generation: int | None = None, conditions: Preconditions = NOTHING
     ) -> None:
         """Delete an object, or one of its versions for good."""
-        home = self.catalogue.bucket(bucket)
         self._keep_pace(bucket, name)
         with self.catalogue.transaction():
+            home = self.catalogue.bucket(bucket)
             found = self.catalogue.version(bucket, name, generation)
             version = conditions.check_existing(found, bucket, name)
             _check_held(version)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,11 +16,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from checkpoint_world import BUCKET, DisturbedServer, Raw, refuse
-from direct_world import answering, secured
 
 from airflow_resume_provider.checkpoints import StoreOptions
-from airflow_resume_provider.checkpoints.connection import Declined, Refused
-from airflow_resume_provider.checkpoints.direct import DirectBucket
+from airflow_resume_provider.checkpoints.direct import Declined, DirectReader, Refused
 from airflow_resume_provider.checkpoints.gcs_store import GcsStore
 from airflow_resume_provider.errors import PermissionDenied
 
@@ -100,6 +102,24 @@ def test_an_unusual_answer_is_left_to_obstore(
     assert server.count("GET", "bin") == 2
 
 
+@contextmanager
+def answering(*answers: bytes) -> Iterator[str]:
+    """A server that gives each connection one answer, whatever was asked, and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -128,7 +148,7 @@ def test_an_unusual_answer_is_left_to_obstore(
 def test_what_is_not_understood_is_declined(answer: bytes) -> None:
     """Nothing of it is taken for the object's bytes."""
     with answering(answer) as endpoint:
-        reader = DirectBucket("b", StoreOptions(emulator=endpoint), endpoint)
+        reader = DirectReader("b", StoreOptions(emulator=endpoint), endpoint)
         with pytest.raises(Declined):
             list(reader.stream("x", 0, 3))
 
@@ -137,7 +157,7 @@ def test_where_nobody_listens_obstore_says_so(server: DisturbedServer) -> None:
     """One refused connection, then none from here."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    reader = DirectBucket("b", StoreOptions(emulator=endpoint), endpoint)
+    reader = DirectReader("b", StoreOptions(emulator=endpoint), endpoint)
     for _ in range(2):
         with pytest.raises(Declined):
             list(reader.stream("x", 0, 3))
@@ -155,6 +175,19 @@ def test_a_connection_that_was_closed_meanwhile_is_no_failure(
     assert read(store, 0, 1000) == BYTES[:1000]
 
 
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    store: GcsStore, server: DisturbedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies between may have forgotten it without a word: the next answer would never come."""
+    store = GcsStore(store.uri, StoreOptions(emulator=server.without_proxy))
+    ports: list[object] = []
+    server.answer = lambda request: ports.append(request.transport.get_extra_info("peername"))  # type: ignore[func-returns-value, union-attr]
+    assert read(store, 0, 1000) == BYTES[:1000]
+    monkeypatch.setattr("airflow_resume_provider.checkpoints.direct._IDLE_SECONDS", 0.0)
+    assert read(store, 0, 1000) == BYTES[:1000]
+    assert len(set(ports)) == 2
+
+
 class Provider:
     """Gives a new token each time that it is asked."""
 
@@ -168,16 +201,71 @@ class Provider:
         return {"token": f"t{self.asked}", "expires_at": expires}
 
 
+@contextmanager
+def secured(server: DisturbedServer, tmp_path: Path) -> Iterator[str]:
+    """The same server behind TLS, on a name that only its own certificate vouches for."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command, *names, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    behind = ("127.0.0.1", int(server.endpoint.rpartition(":")[2]))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_terminate, args=(listener, context, behind), daemon=True).start()
+        yield f"https://localhost:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+
+
+def _terminate(listener: socket.socket, context: ssl.SSLContext, behind: tuple[str, int]) -> None:
+    with suppress(OSError):
+        while True:
+            raw, _ = listener.accept()
+            threading.Thread(target=_serve_one, args=(raw, context, behind), daemon=True).start()
+
+
+def _serve_one(raw: socket.socket, context: ssl.SSLContext, behind: tuple[str, int]) -> None:
+    """Carry one request after the other; a client that hangs up ends it."""
+    with (
+        suppress(OSError),
+        context.wrap_socket(raw, server_side=True) as front,
+        socket.create_connection(behind) as back,
+    ):
+        upwards = threading.Thread(target=_carry, args=(back, front), daemon=True)
+        upwards.start()
+        _carry(front, back)
+        upwards.join()
+
+
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
 def test_over_tls(
     server: DisturbedServer, store: GcsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes come with a certificate that the machine trusts, and with no other."""
     with secured(server, tmp_path) as endpoint:
-        reader = DirectBucket(BUCKET, StoreOptions(emulator=endpoint), endpoint)
+        reader = DirectReader(BUCKET, StoreOptions(emulator=endpoint), endpoint)
         with pytest.raises(Declined, match="certificate"):
             list(reader.stream(f"p/{NAME}", 0, 10))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
-        reader = DirectBucket(BUCKET, StoreOptions(emulator=endpoint), endpoint)
+        reader = DirectReader(BUCKET, StoreOptions(emulator=endpoint), endpoint)
         for start, length in RANGES:
             pieces = reader.stream(f"p/{NAME}", start, length)
             assert b"".join(bytes(piece) for piece in pieces) == BYTES[start : start + length]
@@ -191,7 +279,7 @@ def test_one_token_serves_until_it_is_nearly_over_or_refused(
     monkeypatch.setattr("airflow_resume_provider.checkpoints.direct._SERVICE", server.endpoint)
     server.answer = lambda request: seen.append(request.headers["Authorization"])  # type: ignore[func-returns-value]
     provider = Provider(lasts=600)
-    reader = DirectBucket(BUCKET, StoreOptions(credential_provider=provider), "")
+    reader = DirectReader(BUCKET, StoreOptions(credential_provider=provider), "")
 
     def fetch() -> bytes:
         return b"".join(bytes(piece) for piece in reader.stream(f"p/{NAME}", 0, 10))
@@ -204,7 +292,7 @@ def test_one_token_serves_until_it_is_nearly_over_or_refused(
     assert fetch() == BYTES[:10]
     assert seen == ["Bearer t1", "Bearer t1", "Bearer t2"]
     short_lived = Provider(lasts=30)
-    reader = DirectBucket(BUCKET, StoreOptions(credential_provider=short_lived), "")
+    reader = DirectReader(BUCKET, StoreOptions(credential_provider=short_lived), "")
     assert [fetch(), fetch()] == [BYTES[:10]] * 2
     assert short_lived.asked == 2
 
@@ -245,4 +333,4 @@ def test_what_only_obstore_can_do_is_declined_before_anything_is_sent(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("connected"))
     with pytest.raises(Declined):
-        list(DirectBucket("b", replace(options, emulator=""), "").stream("x", 0, 3))
+        list(DirectReader("b", replace(options, emulator=""), "").stream("x", 0, 3))

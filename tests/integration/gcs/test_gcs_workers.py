@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -73,6 +74,29 @@ def test_what_one_writes_the_other_sees_at_once(lines):
     assert send(lines[0], "POST", "/storage/v1/b?project=p", b'{"name": "new-one"}')[0] == 200
     assert send(lines[1], "PUT", "/new-one/y", b"1")[0] == 200
     assert send(lines[0], "GET", "/new-one/y")[2] == b"1"
+
+
+def test_changes_of_a_bucket_are_not_lost(lines):
+    """Each process sees the settings that the other one has just made."""
+    for number, line in enumerate(lines * 3):
+        body = f'{{"labels": {{"l{number}": "x"}}}}'.encode()
+        assert send(line, "PATCH", "/storage/v1/b/bkt", body)[0] == 200
+    told = json.loads(send(lines[0], "GET", "/storage/v1/b/bkt")[2])
+    assert sorted(told["labels"]) == [f"l{number}" for number in range(6)]
+    assert told["metageneration"] == "7"
+
+
+def test_nothing_is_written_to_a_bucket_that_has_gone(lines, workers):
+    """The bytes are on their way to one process while the other one deletes the bucket."""
+    assert send(lines[0], "POST", "/storage/v1/b?project=p", b'{"name": "short-lived"}')[0] == 200
+    lines[0].putrequest("PUT", "/short-lived/x")
+    lines[0].putheader("Content-Length", "4")
+    lines[0].endheaders()
+    lines[0].send(b"ab")
+    assert send(lines[1], "DELETE", "/storage/v1/b/short-lived")[0] == 204
+    lines[0].send(b"cd")
+    answer = lines[0].getresponse()
+    assert (answer.status, b"NoSuchBucket" in answer.read()) == (404, True)
 
 
 def test_an_upload_in_parts_may_go_to_both(lines):
