@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -55,21 +56,18 @@ def test_what_cannot_be_looked_up_is_left_alone(monkeypatch, caplog):
 
 async def test_a_kill_outlives_airflows_interruption(monkeypatch):
     """Airflow interrupts on_kill after a second; the job is cancelled all the same."""
-    began, done = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    release = asyncio.Event()
+    began, release, done = threading.Event(), threading.Event(), threading.Event()
 
-    async def slow(function, trigger):
+    def slow(trigger):
         began.set()
-        await release.wait()
-        loop.call_soon(done.set)
+        release.wait(10)
+        done.set()
 
-    monkeypatch.setattr(killing.asyncio, "to_thread", slow)
-    trigger = SimpleNamespace(job_name="job-1")
-    kill = asyncio.create_task(killing.kill_detached(trigger))
-    await began.wait()
+    monkeypatch.setattr(killing, "_kill_if_meant", slow)
+    kill = asyncio.create_task(killing.kill_detached(SimpleNamespace(job_name="job-1")))
+    assert await asyncio.to_thread(began.wait, 5)
     kill.cancel()
     with pytest.raises(asyncio.CancelledError):
         await kill
     release.set()
-    await asyncio.wait_for(done.wait(), 5)
+    assert await asyncio.to_thread(done.wait, 5)
