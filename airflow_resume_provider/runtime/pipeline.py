@@ -37,7 +37,10 @@ Fingerprint = tuple[str, tuple[tuple[str, Stamp], ...]]
 
 @dataclass(frozen=True)
 class Upload:
-    """A pinned checkpoint on its way; `request` is the SDK's, when it came from there."""
+    """A pinned checkpoint on its way; `request` is the SDK's, when it came from there.
+
+    Nobody looks again for what is `last`.
+    """
 
     pin: Pin
     step: int
@@ -50,6 +53,7 @@ class Upload:
     fingerprint: Fingerprint | None = None
     request: Path | None = None
     answered: bool = False
+    last: bool = False
     tries: int = 0
 
     def manifest_fields(self) -> dict[str, Any]:
@@ -109,6 +113,13 @@ class Pipeline:
             return
         ready = [each for each in self._new() if final or self._is_settled(*each)]
         self._known.update(fingerprint for _, fingerprint in ready)
+        if final and not self._known and not self._taken:
+            log.warning(
+                "%s holds nothing that the format %r takes for a finished checkpoint; "
+                "if there is one, name its format",
+                self._options.directory,
+                self._format.name,
+            )
         if ready:
             self._pin(*max(ready, key=lambda each: each[0].step), final=final)
 
@@ -153,6 +164,8 @@ class Pipeline:
         log.warning("%s was written to during its upload; such files are copied from now on", file)
         self._copy = True
         self._known = {known for known in self._known if known[0] != upload.path}
+        if upload.last:
+            self.unsaved = f"the checkpoint of step {upload.step} was written to after the training's end: {file}"
         self._reply(upload, {"error": f"{file} was written to during its upload"})
 
     def _landed(self, *, release: bool = True) -> Upload:
@@ -185,8 +198,8 @@ class Pipeline:
             return None
 
     def _is_settled(self, found: Found, fingerprint: Fingerprint) -> bool:
-        if found.settled:
-            return True
+        if found.settled or found.doubtful:
+            return not found.doubtful
         before, since = self._settling.get(found.path, (None, 0.0))
         if before != fingerprint:
             self._settling[found.path] = fingerprint, self._clock()
@@ -223,6 +236,7 @@ class Pipeline:
                 metrics={**found.metrics, **self._state.read_metrics()},
                 configuration=self._configuration,
                 world_size=found.world_size or self._options.processes,
+                last=final,
             )
         )
 

@@ -256,9 +256,16 @@ def test_a_fresh_start_on_a_used_disk_is_fresh(spot: World) -> None:
     second = spot.start(2, [*TOY, "--steps", "20"], directory="same")
     assert second.wait() == 0
     assert second.heard("start") == 0
-    assert steps(spot, 2)[-1] == 20
+    assert steps(spot, 2)[-1] == 20, second.log
     assert "never committed" in second.log
     assert (spot.root / "same/work.uncommitted/checkpoint-5").exists()
+
+
+def test_the_last_checkpoint_counts_though_its_rename_left_no_trace(spot: World) -> None:
+    """A small one is written and renamed between two ticks of the clock that stamps files."""
+    run = spot.start(1, [*TOY, "--steps", "10", "--one-tick"])
+    assert run.wait() == 0
+    assert steps(spot)[-1:] == [10], run.log
 
 
 PATIENCE = """

@@ -201,6 +201,37 @@ def test_a_renamed_directory_is_taken_at_once(tmp_path: Path) -> None:
     assert [found.settled for found in format_named("directory").find(tmp_path)] == [True, False]
 
 
+def in_one_tick(path: Path) -> Path:
+    """Give a directory the times of one that was written and renamed between two ticks of the clock."""
+    os.utime(path)
+    assert path.stat().st_ctime_ns == path.stat().st_mtime_ns
+    return path
+
+
+def test_auto_knows_a_rename_between_two_ticks_by_the_others(tmp_path: Path) -> None:
+    """The clock that stamps files ticks every few milliseconds: not every rename leaves a trace."""
+    auto = format_named("auto")
+    put(tmp_path / "at-5.tmp" / "state.json", "{}")
+    put(tmp_path / "runs-5" / "events.json", "{}")
+    time.sleep(0.02)
+    (tmp_path / "at-5.tmp").rename(tmp_path / "at-5")
+    in_one_tick(put(tmp_path / "at-10" / "state.json", "{}").parent)
+    assert [(each.step, each.settled, each.doubtful) for each in auto.find(tmp_path)] == [
+        (5, True, False),
+        (10, False, False),
+    ]
+
+
+def test_auto_doubts_what_is_only_called_a_checkpoint(tmp_path: Path) -> None:
+    """Not so a checkpoint with weights, of whatever format, which takes the place of the doubtful one."""
+    auto = format_named("auto")
+    in_one_tick(put(tmp_path / "checkpoint-20" / "state.json", "{}").parent)
+    assert [(each.step, each.doubtful) for each in auto.find(tmp_path)] == [(20, True)]
+    assert auto.label == "directory"
+    put(tmp_path / "model_10.pt", zipped(a=b"1"))
+    assert [(each.step, each.doubtful) for each in auto.find(tmp_path)] == [(10, False)]
+
+
 def test_a_marker_says_that_a_directory_is_complete(tmp_path: Path) -> None:
     """`resume.json` may also say the step."""
     put(tmp_path / "ckpt-1" / "weights.bin")

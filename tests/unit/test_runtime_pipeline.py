@@ -29,6 +29,17 @@ class InPlace(Format):
         return [Found("model.bin", 3, ("model.bin",), in_place=True)] if there else []
 
 
+class Doubtful(Format):
+    """One directory that is called a checkpoint, and nothing else."""
+
+    name = "doubtful"
+
+    def find(self, directory: Path) -> Sequence[Found]:
+        """The directory."""
+        there = (directory / "checkpoint-7").exists()
+        return [Found("checkpoint-7", 7, ("checkpoint-7/state",), doubtful=True)] if there else []
+
+
 class Clock:
     now = 0.0
 
@@ -39,7 +50,7 @@ class Clock:
 class Line:
     """A pipeline, and what it has sent."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, form: Format | None = None) -> None:
         self.work = root / "work"
         self.work.mkdir()
         self.state = State(root / "state")
@@ -47,7 +58,7 @@ class Line:
         self.sent: list[Upload] = []
         self.clock = Clock()
         options = Options(lineage="file:///x", attempt=1, directory=self.work, state_dir=root / "state")
-        self.pipeline = Pipeline(options, self.state, InPlace(), self.sent.append, self.clock)
+        self.pipeline = Pipeline(options, self.state, form or InPlace(), self.sent.append, self.clock)
 
     def held(self) -> list[Path]:
         return [path for path in self.state.pins.rglob("*") if path.is_file()]
@@ -105,6 +116,39 @@ def test_a_last_checkpoint_that_cannot_be_held_is_said(line: Line, monkeypatch: 
     assert line.pipeline.idle
     assert "step 3 could not be held" in line.pipeline.unsaved
     assert line.held() == []
+
+
+def test_what_is_doubtful_is_taken_when_nobody_writes_any_more(tmp_path: Path) -> None:
+    """Half a minute without a change may be a pause between its first file and its weights."""
+    line = Line(tmp_path, Doubtful())
+    (line.work / "checkpoint-7").mkdir()
+    (line.work / "checkpoint-7/state").write_text("s")
+    for _ in range(2):
+        line.pipeline.look()
+        line.clock.now += 30
+    assert line.pipeline.idle
+    line.pipeline.look(final=True)
+    line.pipeline.pump()
+    assert [upload.step for upload in line.sent] == [7]
+
+
+def test_a_last_checkpoint_that_is_written_to_during_its_upload_is_said(line: Line) -> None:
+    """Nobody looks again, so exit 0 would be a lie."""
+    (line.work / "model.bin").write_bytes(b"w")
+    line.pipeline.look(final=True)
+    line.pipeline.pump()
+    line.pipeline.changed("model.bin")
+    assert line.pipeline.idle
+    assert "step 3 was written to after the training's end: model.bin" in line.pipeline.unsaved
+
+
+def test_a_training_without_a_checkpoint_gets_a_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever forgot the format learns so from the log, not from the next preemption."""
+    line = Line(tmp_path, Doubtful())
+    line.pipeline.look(final=True)
+    assert "nothing that the format 'doubtful' takes for a finished checkpoint" in caplog.text
 
 
 def test_a_directory_that_is_gone_is_no_reason_to_end(line: Line) -> None:

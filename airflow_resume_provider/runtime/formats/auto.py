@@ -20,7 +20,8 @@ class AutoFormat(Format):
 
     def __init__(self) -> None:
         self._candidates = [format_named(name) for name in OWN if name not in _GENERIC]
-        self._candidates += [DirectoryFormat(cautious=True), FilesFormat(cautious=True)]
+        self._directories = DirectoryFormat(cautious=True)
+        self._candidates += [self._directories, FilesFormat(cautious=True)]
         self.chosen: Format | None = None
 
     @property
@@ -37,6 +38,9 @@ class AutoFormat(Format):
         """Return what the recognised format finds."""
         if not self.settles:
             self.chosen = next((f for f in self._candidates if f.recognises(directory)), None)
+        if not self.chosen and (doubtful := self._directories.find(directory)):
+            self.chosen = self._directories
+            return doubtful
         return self.chosen.find(directory) if self.chosen else ()
 
     def environment(self, restored: Found | None) -> Mapping[str, str]:

@@ -5,11 +5,17 @@ Complete is a sub-directory, all of whose files are whole, that
 - was renamed into place from a temporary name (the kernel then stamps its `ctime` later than
   its `mtime`), or holds one of the marker files (`resume.json`, `_SUCCESS`, `done` …), or
 - has stayed the same for a while with nobody holding a file of it open for writing.
+
+A rename leaves no trace when the clock that stamps files has not ticked since the last entry (it
+ticks every 1 to 10 ms, https://docs.kernel.org/filesystems/multigrain-ts.html), so that no trace
+of one is no proof that there was none.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_resume_provider.runtime.formats.evidence import all_whole, read_json
@@ -23,6 +29,9 @@ from airflow_resume_provider.runtime.formats.names import (
     step_in,
 )
 
+_SAYS_SO = re.compile(r"(^|[^a-z])(checkpoint|ckpt|chkpt|ckp|snapshot)s?([^a-z]|$)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+
 
 class DirectoryFormat(Format):
     """Numbered sub-directories, complete by rename, by marker, or by having settled."""
@@ -30,16 +39,29 @@ class DirectoryFormat(Format):
     name = "directory"
 
     def __init__(self, *, cautious: bool = False) -> None:
-        """With `cautious`, what only settled must hold weights: a log directory has a number, too."""
+        """With `cautious`, a number is not enough: a log directory has one, too.
+
+        What only settled must then hold weights or be called like another that was renamed or
+        marked; what is merely called a checkpoint is doubtful.
+        """
         self._cautious = cautious
+        self._shapes: set[str] = set()
 
     def find(self, directory: Path) -> Sequence[Found]:
         """Return the complete numbered sub-directories, by step."""
-        found = [each for each in self._complete(directory) if self._is_checkpoint(each)]
+        complete = list(self._complete(directory))
+        self._shapes.update(_shape(each.path) for each in complete if each.settled)
+        found = [each for one in complete if (each := self._judged(one))]
         return sorted(found, key=lambda each: each.step)
 
-    def _is_checkpoint(self, found: Found) -> bool:
-        return found.settled or not self._cautious or has_weights(found.files)
+    def recognises(self, directory: Path) -> bool:
+        """Something is there beyond doubt."""
+        return any(not each.doubtful for each in self.find(directory))
+
+    def _judged(self, found: Found) -> Found | None:
+        if not self._cautious or _shape(found.path) in self._shapes or has_weights(found.files):
+            return found
+        return replace(found, doubtful=True) if _SAYS_SO.search(found.path.rpartition("/")[2]) else None
 
     def _complete(self, directory: Path) -> Iterator[Found]:
         taken: list[str] = []
@@ -51,6 +73,10 @@ class DirectoryFormat(Format):
             files = files_below(directory / path, f"{path}/")
             if files and not any(map(_any_temporary, files)) and all_whole(directory, files):
                 yield _found(directory, path, step, files)
+
+
+def _shape(path: str) -> str:
+    return _NUMBER.sub("#", path)
 
 
 def _any_temporary(path: str) -> bool:

@@ -20,6 +20,8 @@ class Found:
         files: what belongs to it, relative to the training's directory, POSIX separators.
         settled: false when the evidence cannot exclude that somebody still writes; it is then
             taken only after it stayed the same for a while.
+        doubtful: nothing but its name says that it is a checkpoint: it is taken at the end only,
+            when nobody writes any more.
         in_place: the framework will write into these same files again, so they are copied, not linked.
         appended: files of it that only ever grow, such as logs; they are copied, not compared.
         metrics: what the framework itself recorded.
@@ -30,6 +32,7 @@ class Found:
     step: int
     files: tuple[str, ...]
     settled: bool = True
+    doubtful: bool = False
     in_place: bool = False
     appended: frozenset[str] = frozenset()
     metrics: Mapping[str, Any] = field(default_factory=dict)
