@@ -198,10 +198,10 @@ def _fast_disk() -> str | None:
 
 @contextmanager
 def _server(scratch: str) -> Iterator[str]:
-    """A store with a process per core: like the real one, it is not what clients wait for."""
-    command = [sys.executable, "-m", "airflow_resume_provider.testing.gcs", f"{scratch}/store"]
+    """A store that does next to nothing: like the real one, it is not what clients wait for."""
     process = subprocess.Popen(
-        [*command, "--bucket", "bench", "--workers", str(os.cpu_count() or 1)],
+        [sys.executable, "-m", "tests.benchmarks.lean_store", f"{scratch}/store"],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -209,5 +209,4 @@ def _server(scratch: str) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline().strip().rpartition("=")[2]
     finally:
-        process.terminate()
         process.communicate()
