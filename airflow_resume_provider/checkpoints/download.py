@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from airflow_resume_provider.checkpoints import checksum
 from airflow_resume_provider.checkpoints.manifest import FileEntry
@@ -19,6 +21,7 @@ from airflow_resume_provider.checkpoints.retrying import Patience, Transient
 from airflow_resume_provider.checkpoints.store import Store
 from airflow_resume_provider.errors import CheckpointBroken, ObjectNotFound
 
+T = TypeVar("T")
 # A file with the wrong checksum is fetched once more: that tells a bad transfer from a bad object.
 _FETCHES = 2
 
@@ -40,7 +43,7 @@ class Download:
         big = [entry for entry in files if entry.size > options.range_bytes]
         small = [entry for entry in files if entry.size <= options.range_bytes]
         self._batch = Batch(options.big_streams, "restore")
-        self._batch.run(job for entry in big for job in self._pieces(entry))
+        self._batch.run(_by_turns([self._pieces(entry) for entry in big]))
         # A range of a file of some size keeps a stream busy; tiny files are all waiting.
         tiny = sum(entry.size for entry in small) <= len(small) * options.small_bytes
         streams = options.small_streams if tiny else options.big_streams
@@ -59,26 +62,27 @@ class Download:
             f"{entry.path} has crc32c {checksum.encode(crc)}, its manifest says {entry.crc32c}"
         )
 
-    def _pieces(self, entry: FileEntry) -> list[Callable[[], None]]:
-        """Return the jobs that fetch a large file; the last one to finish compares the checksum."""
+    def _pieces(self, entry: FileEntry) -> Iterator[Callable[[], None]]:
+        """Yield the jobs that fetch a large file; the last one to finish compares the checksum."""
         step = self._store.options.range_bytes
         starts = range(0, entry.size, step)
         crcs: dict[int, int] = {}
-        lock = threading.Lock()
+        lock, turn = threading.Lock(), threading.Lock()
         with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
             if fd is not None:
                 os.ftruncate(fd, entry.size)
 
         def job(start: int) -> None:
             with self._open(entry) as fd:
-                crc = self._fetch(entry, fd, start, min(step, entry.size - start))
+                crc = self._fetch(entry, fd, start, min(step, entry.size - start), turn)
             with lock:
                 crcs[start] = crc
                 last = len(crcs) == len(starts)
             if last:
                 self._compare(entry, crcs)
 
-        return [partial(job, start) for start in starts]
+        for start in starts:
+            yield partial(job, start)
 
     def _compare(self, entry: FileEntry, crcs: dict[int, int]) -> None:
         step, whole = self._store.options.range_bytes, 0
@@ -90,8 +94,19 @@ class Download:
             self._meter.add(-entry.size)
             self._whole(entry)
 
-    def _fetch(self, entry: FileEntry, fd: int | None, start: int, length: int) -> int:
-        """Write a range to its place and return its checksum; a retry goes on where the last try ended."""
+    def _fetch(
+        self,
+        entry: FileEntry,
+        fd: int | None,
+        start: int,
+        length: int,
+        turn: AbstractContextManager[object] = nullcontext(),
+    ) -> int:
+        """Write a range to its place and return its checksum; a retry goes on where the last try ended.
+
+        Who writes to a file waits for its `turn`: the kernel lets one do so at a time anyway, and
+        has the others spin meanwhile.
+        """
         crc, position, end = 0, start, start + length
         name = self._prefix + entry.stored
 
@@ -103,7 +118,8 @@ class Download:
                 chunk = memoryview(chunk)[: end - position]
                 crc = checksum.extend(chunk, crc)
                 if fd is not None:
-                    _write_at(fd, chunk, position)
+                    with turn:
+                        _write_at(fd, chunk, position)
                 position += len(chunk)
                 self._meter.add(len(chunk))
             if position < end:
@@ -121,6 +137,17 @@ class Download:
 
     def _broken(self, reason: str) -> CheckpointBroken:
         return CheckpointBroken(f"{self._uri} is broken: {reason}.", uri=self._uri, reason=reason)
+
+
+def _by_turns(files: Sequence[Iterator[T]]) -> Iterator[T]:
+    """Yield the first of each, then the second of each: ranges in flight mostly belong to different files."""
+    left = list(files)
+    while left:
+        for jobs in list(left):
+            if (job := next(jobs, None)) is None:
+                left.remove(jobs)
+            else:
+                yield job
 
 
 def _right(entry: FileEntry, crc: int) -> bool:
