@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from airflow_resume_provider.checkpoints.retrying import Transient
@@ -27,8 +28,9 @@ _SERVICE = "https://storage.googleapis.com"
 _HEAD_END = b"\r\n\r\n"
 _LONGEST_HEAD = 64 * 1024
 _MOST_DIGITS = 20
-# Python leaves these as they are.
-_ALSO = {ord(character): f"%{ord(character):02X}" for character in "-._~"}
+_ESCAPES = {code: f"%{code:02X}" for code in range(128) if not chr(code).isalnum()}
+# Python's own quoting leaves these as they are.
+_KEPT = {ord(character): f"%{ord(character):02X}" for character in "-._~"}
 # A connection that was idle for longer may be one that only this side still believes in.
 _IDLE_SECONDS = 20.0
 # Of a token's time, so that no request is under way when it ends.
@@ -45,14 +47,14 @@ class DirectReader:
     def __init__(self, bucket: str, options: StoreOptions, endpoint: str) -> None:
         where = urllib.parse.urlsplit(endpoint or _SERVICE)
         self._secure = where.scheme == "https"
-        self._address = where.hostname or "", where.port or (443 if self._secure else 80)
+        self.address = where.hostname or "", where.port or (443 if self._secure else 80)
         self._path = f"{where.path.rstrip('/')}/{urllib.parse.quote(bucket)}/"
-        self._options = options
+        self.options = options
         self._token: Callable[[], str] = _Token(options.credential_provider) if not endpoint else _any_token
         self._constant = f"Host: {where.netloc}\r\nUser-Agent: airflow-resume-provider\r\n"
         if options.user_project:
             self._constant += f"x-goog-user-project: {options.user_project}\r\n"
-        self._usable = (
+        self.usable = (
             where.scheme in ("http", "https")
             and bool(endpoint or options.credential_provider)
             and (bool(endpoint) or not _goes_by_proxy(where))
@@ -70,18 +72,15 @@ class DirectReader:
             Transient: asking again may help.
             OSError: what the service said, in obstore's words.
         """
-        if not self._usable or not length:
+        if not self.usable or not length:
             raise Declined
-        wanted = f"Range: bytes={start}-{start + length - 1}\r\n"
-        head = f"GET {self._path}{_spelt(key)} HTTP/1.1\r\n{wanted}{self._constant}"
-        request = f"{head}Authorization: Bearer {self._token()}\r\n\r\n".encode()
-        connection = self._ask(request)
+        connection = self._ask(self.request(key, start, length))
         complete = False
         try:
             yield from connection.body(f"bytes {start}-{start + length - 1}/".encode(), length)
             complete = connection.keeps
         except TimeoutError as error:
-            raise Transient(f"nothing came for {self._options.read_seconds:g} s") from error
+            raise Transient(f"nothing came for {self.options.read_seconds:g} s") from error
         except OSError as error:
             if not isinstance(error, Refused):
                 raise Transient(f"the connection broke: {error}") from error
@@ -95,6 +94,18 @@ class DirectReader:
             else:
                 connection.close()
 
+    def request(self, key: str, start: int, length: int) -> bytes:
+        """Return the bytes of a request for a range; raises `Declined` where there is no token."""
+        wanted = f"Range: bytes={start}-{start + length - 1}\r\n"
+        head = f"GET {self._path}{_spelt(key)} HTTP/1.1\r\n{wanted}{self._constant}"
+        return f"{head}Authorization: Bearer {self._token()}\r\n\r\n".encode()
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return what a connection is to be secured with, if it is."""
+        if self._secure and self._context is None:
+            self._context = ssl.create_default_context()
+        return self._context
+
     def _ask(self, request: bytes) -> _Connection:
         """Send a request; a connection that was idle may have been closed by the service meanwhile."""
         while True:
@@ -106,7 +117,7 @@ class DirectReader:
             except OSError as error:
                 connection.close()
                 if isinstance(error, TimeoutError):
-                    raise Transient(f"no answer came for {self._options.read_seconds:g} s") from error
+                    raise Transient(f"no answer came for {self.options.read_seconds:g} s") from error
                 if not known:
                     raise Transient(f"the connection broke: {error}") from error
 
@@ -121,16 +132,15 @@ class DirectReader:
     def _connect(self) -> _Connection:
         """Connect; where that fails, obstore does everything from now on."""
         try:
-            sock = socket.create_connection(self._address, self._options.connect_seconds)
+            sock = socket.create_connection(self.address, self.options.connect_seconds)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._secure:
-                self._context = self._context or ssl.create_default_context()
-                sock = self._context.wrap_socket(sock, server_hostname=self._address[0])
+            if context := self.tls():
+                sock = context.wrap_socket(sock, server_hostname=self.address[0])
         except OSError as error:
-            self._usable = False
+            self.usable = False
             raise Declined(str(error)) from error
-        sock.settimeout(self._options.read_seconds)
-        return _Connection(sock, self._options.chunk_bytes)
+        sock.settimeout(self.options.read_seconds)
+        return _Connection(sock, self.options.chunk_bytes)
 
 
 class Refused(OSError):
@@ -269,7 +279,17 @@ class _Token:
 
 def _spelt(key: str) -> str:
     """Return a name as obstore spells it, so that an object has one spelling in the service's logs."""
-    return urllib.parse.quote(key, safe="").translate(_ALSO)
+    above, slash, name = key.rpartition("/")
+    return _above(above + slash) + _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    return text.translate(_ESCAPES) if text.isascii() else urllib.parse.quote(text, safe="").translate(_KEPT)
+
+
+@lru_cache(maxsize=256)
+def _above(text: str) -> str:
+    return _quoted(text)
 
 
 def _any_token() -> str:

@@ -19,9 +19,11 @@ from airflow_resume_provider.checkpoints.parallel import Batch, Cancelled
 from airflow_resume_provider.checkpoints.progress import Meter
 from airflow_resume_provider.checkpoints.retrying import Patience, Transient
 from airflow_resume_provider.checkpoints.store import Store
+from airflow_resume_provider.checkpoints.sweep import LARGEST
 from airflow_resume_provider.errors import CheckpointBroken, ObjectNotFound
 
 T = TypeVar("T")
+_NO_TURN = nullcontext()
 # A file with the wrong checksum is fetched once more: that tells a bad transfer from a bad object.
 _FETCHES = 2
 
@@ -46,9 +48,29 @@ class Download:
         self._batch.run(_by_turns([self._pieces(entry) for entry in big]))
         # A range of a file of some size keeps a stream busy; tiny files are all waiting.
         tiny = sum(entry.size for entry in small) <= len(small) * options.small_bytes
+        small = self._sweep(small) if tiny else small
         streams = options.small_streams if tiny else options.big_streams
         self._batch = Batch(streams, "restore", waiting=tiny)
         self._batch.run(partial(self._whole, entry) for entry in small)
+
+    def _sweep(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
+        """Fetch what comes at once and is right; returns the others, with which there is time."""
+        small = [entry for entry in entries if 0 < entry.size <= LARGEST]
+        others = [entry for entry in entries if not 0 < entry.size <= LARGEST]
+        wrong: list[FileEntry] = []
+
+        def take(number: int, data: memoryview) -> None:
+            entry = small[number]
+            if not _right(entry, checksum.extend(data)):
+                wrong.append(entry)
+                return
+            with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
+                if fd is not None:
+                    _write_at(fd, data, 0)
+            self._meter.add(entry.size, 1)
+
+        left = self._store.sweep([(self._prefix + entry.stored, entry.size) for entry in small], take)
+        return [*others, *wrong, *(small[number] for number in left)]
 
     def _whole(self, entry: FileEntry) -> None:
         for _ in range(_FETCHES):
@@ -100,7 +122,7 @@ class Download:
         fd: int | None,
         start: int,
         length: int,
-        turn: AbstractContextManager[object] = nullcontext(),
+        turn: AbstractContextManager[object] = _NO_TURN,
     ) -> int:
         """Write a range to its place and return its checksum; a retry goes on where the last try ended.
 

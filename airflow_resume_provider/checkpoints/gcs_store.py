@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from airflow_resume_provider.checkpoints.plain_listing import PlainListing
 from airflow_resume_provider.checkpoints.retrying import Patience
 from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable
 from airflow_resume_provider.checkpoints.store_errors import said, translate
+from airflow_resume_provider.checkpoints.sweep import Take, sweep
 from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound, StoreMisconfigured
 
 T = TypeVar("T")
@@ -111,6 +112,11 @@ class GcsStore:
                 yield memoryview(chunk)
         except _FAILURES as error:
             raise self._translate("read", name, error) from error
+
+    def sweep(self, wanted: Sequence[tuple[str, int]], take: Take) -> list[int]:
+        """Fetch what can be had at once of many small objects."""
+        keys = [(self._key(name), size) for name, size in wanted]
+        return sweep(self._direct, keys, take, self.options.small_streams)
 
     def create(self, name: str, data: bytes) -> None:
         """Write a small object that must not be there yet.

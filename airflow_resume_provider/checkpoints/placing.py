@@ -96,7 +96,7 @@ class Place:
         somebody may be at work with it.
         """
         sync_tree(staged)
-        own, old = {row[0] for row in _state(staged, ())}, self.mark()
+        state, old = _state(staged, ()), self.mark()
         work = self.is_work()
         aside = self._aside() if work and not keep_others else None
         self.ready_mark.unlink(missing_ok=True)
@@ -109,7 +109,9 @@ class Place:
         else:
             _swap(staged, self.directory)
         sync_directory(self._around)
-        state = [row for row in self._state() if row[0] in own]
+        if keep_others:  # directories that were there before stay what they are
+            own = {row[0] for row in state}
+            state = [row for row in self._state() if row[0] in own]
         write_durably(self.ready_mark, json.dumps({**mark, "state": state}))
         if aside:
             log.warning("%s held other files, which are now in %s", self.directory, aside)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +99,15 @@ class Store(Protocol):
 
     def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield `length` bytes from `start` on, once, without trying again."""
+
+    def sweep(
+        self, wanted: Sequence[tuple[str, int]], take: Callable[[int, memoryview], object]
+    ) -> list[int]:
+        """Fetch what can be had at once of many small objects, `(name, size)`, without trying again.
+
+        `take(number, data)` gets each; `data` is gone when it returns. Returns the numbers of the
+        others, for `stream`.
+        """
 
     def create(self, name: str, data: bytes) -> None:
         """Write a small object; raises `AlreadyExists` and never overwrites."""

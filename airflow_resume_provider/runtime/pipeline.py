@@ -165,7 +165,9 @@ class Pipeline:
         self._copy = True
         self._known = {known for known in self._known if known[0] != upload.path}
         if upload.last:
-            self.unsaved = f"the checkpoint of step {upload.step} was written to after the training's end: {file}"
+            self.unsaved = (
+                f"the checkpoint of step {upload.step} was written to after the training's end: {file}"
+            )
         self._reply(upload, {"error": f"{file} was written to during its upload"})
 
     def _landed(self, *, release: bool = True) -> Upload:

@@ -189,7 +189,9 @@ class Store:
     def _begin(self) -> Answer:
         identity = f"u{next(self._numbers)}"
         self._uploads[identity] = {}
-        said = f"<InitiateMultipartUploadResult><UploadId>{identity}</UploadId></InitiateMultipartUploadResult>"
+        said = (
+            f"<InitiateMultipartUploadResult><UploadId>{identity}</UploadId></InitiateMultipartUploadResult>"
+        )
         return _document(said)
 
     def _part(self, query: dict[str, str], body: Blob) -> Answer:
@@ -274,7 +276,9 @@ class Store:
         if last:
             rows.append(f"<NextContinuationToken>{escape(last)}</NextContinuationToken>")
         flag = str(bool(last)).lower()
-        return _document(f"<ListBucketResult><IsTruncated>{flag}</IsTruncated>{''.join(rows)}</ListBucketResult>")
+        return _document(
+            f"<ListBucketResult><IsTruncated>{flag}</IsTruncated>{''.join(rows)}</ListBucketResult>"
+        )
 
     def _list_json(self, query: dict[str, str]) -> Answer:
         blobs, prefixes, last = self._page(query, query.get("pageToken", ""))
@@ -301,7 +305,8 @@ def _parts(kind: bytes, body: bytes) -> tuple[str, bytes]:
     blank = re.compile(rb"\r?\n\r?\n")
     metadata = blank.search(body, first.end())
     content = blank.search(body, second.end())
-    assert metadata and content
+    assert metadata
+    assert content
     return json.loads(body[metadata.end() : second.start()])["name"], body[content.end() : last.start()]
 
 

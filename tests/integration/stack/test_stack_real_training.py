@@ -122,7 +122,12 @@ def test_a_training_in_containers_survives_a_preemption(
         second = attempt(client, 2, image, runtime_image)
         assert second.status.state == State.SUCCEEDED, stack.logs("train-2")
         # The job may have ended before its last lines are in its log.
-        until(lambda: any(each["event"] == "saved" and each["step"] == 200 for each in events(stack, "train-2")), "the log")
+        until(
+            lambda: any(
+                each["event"] == "saved" and each["step"] == 200 for each in events(stack, "train-2")
+            ),
+            "the log",
+        )
         steps = [event["step"] for event in events(stack, "train-2") if event["event"] == "saved"]
         assert steps[0] > 20, "it did not begin at the beginning"
         until(lambda: not stack.status()["vms"], "the VMs to be gone")

@@ -1,0 +1,280 @@
+"""Fetching many small objects from one thread, over as many connections as the answers' delay asks for.
+
+Threads that wait for small answers spend most of their time handing the interpreter to each other.
+Here one thread takes each answer when it is there. It takes only whole answers that are exactly
+what was asked for; whatever else happens to an object (an error, a broken or silent connection, an
+odd head) leaves it to the caller, who can ask again and say what is wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_resume_provider.checkpoints.direct import DirectReader
+
+#: The largest object that it fetches; a connection's buffer holds one.
+LARGEST = 256 * 1024
+_LONGEST_HEAD = 16 * 1024
+_HEAD_END = b"\r\n\r\n"
+_FIRST = 8
+# So many objects in a row that were not to be had: something is wrong that more requests do not mend.
+_MOST_FAILURES = 8
+# How often it is looked who has been silent for too long, and whether more connections would help.
+_LOOK = 0.02
+# Above this share of the time at work, more connections would only wait longer each.
+_AT_WORK = 0.5
+
+Take = Callable[[int, memoryview], object]
+
+
+def sweep(reader: DirectReader, wanted: Sequence[tuple[str, int]], take: Take, most: int) -> list[int]:
+    """Fetch objects, `(key, size)` of 1 to `LARGEST` bytes each, over at most `most` connections.
+
+    `take(number, data)` gets each one, in the order in which they come; `data` is gone when it
+    returns, and what it raises ends the sweep. Returns the numbers of those that were not fetched:
+    all of them where the system or the way to the bucket does not allow it.
+    """
+    if not (reader.usable and wanted and hasattr(select, "epoll")):
+        return list(range(len(wanted)))
+    return _Sweep(reader, wanted, take, most).run()
+
+
+class _Odd(Exception):
+    """Not the answer that was expected."""
+
+
+class _Sweep:
+    def __init__(
+        self, reader: DirectReader, wanted: Sequence[tuple[str, int]], take: Take, most: int
+    ) -> None:
+        self._reader, self._wanted, self._take, self._most = reader, wanted, take, most
+        self._numbers = iter(range(len(wanted)))
+        self._left = set(range(len(wanted)))
+        self._room = _LONGEST_HEAD + max(size for _, size in wanted)
+        self._poll = select.epoll()
+        self._connections: dict[int, _Connection] = {}
+        self._failures = 0
+        self._looked, self._idle = time.monotonic(), 0.0
+
+    def run(self) -> list[int]:
+        try:
+            self._begin(self._first_socket())
+            self._open(_FIRST - 1)
+            while self._connections:
+                self._wait()
+        except _Odd:
+            pass  # there is no way to go on
+        finally:
+            for connection in list(self._connections.values()):
+                self._close(connection)
+            self._poll.close()
+        return sorted(self._left)
+
+    def _first_socket(self) -> socket.socket:
+        """Connect once with all the patience that the others need not have any more."""
+        try:
+            first = socket.create_connection(self._reader.address, self._reader.options.connect_seconds)
+        except OSError as error:
+            raise _Odd from error
+        self._family, self._address = first.family, first.getpeername()
+        return first
+
+    def _wait(self) -> None:
+        before = time.monotonic()
+        ready = self._poll.poll(_LOOK)
+        now = time.monotonic()
+        self._idle += now - before
+        for fd, _ in ready:
+            if connection := self._connections.get(fd):
+                self._step(connection)
+        if now >= self._looked + _LOOK:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        # Whoever has said something until `now` has got more time in the meantime.
+        for connection in list(self._connections.values()):
+            if now > connection.deadline:
+                self._fail(connection)
+        if self._idle / (now - self._looked) > 1 - _AT_WORK:
+            self._open(min(len(self._connections), self._most - len(self._connections)))
+        self._looked, self._idle = now, 0.0
+
+    def _open(self, count: int) -> None:
+        for _ in range(count):
+            if self._failures >= _MOST_FAILURES:
+                return
+            sock = None
+            try:
+                sock = socket.socket(self._family, socket.SOCK_STREAM)
+                sock.setblocking(False)
+                if (code := sock.connect_ex(self._address)) not in (0, errno.EINPROGRESS):
+                    raise OSError(code, "connect")
+            except OSError:  # no more descriptors, or ports, or the service has gone
+                self._failures += 1
+                if sock:
+                    sock.close()
+                return
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        number = next(self._numbers, None)
+        if number is None:
+            return sock.close()
+        connection = _Connection(sock, self._reader, self._room)
+        self._connections[connection.fd] = connection
+        self._poll.register(connection.fd, select.EPOLLIN | select.EPOLLOUT)
+        self._ask(connection, number)
+        return None
+
+    def _ask(self, connection: _Connection, number: int) -> None:
+        key, size = self._wanted[number]
+        try:
+            request = self._reader.request(key, 0, size)
+        except Exception as error:  # no token
+            raise _Odd from error
+        connection.ask(number, request, size)
+
+    def _step(self, connection: _Connection) -> None:
+        try:
+            if not connection.connected:
+                return self._poll.modify(connection.fd, connection.connect())
+            whole = connection.receive()
+        except (OSError, _Odd):
+            return self._fail(connection)
+        if whole is not None:
+            self._failures = 0
+            self._arrived(connection, whole)
+        return None
+
+    def _arrived(self, connection: _Connection, whole: memoryview) -> None:
+        """Ask for the next one first, so that it is on its way while this one is taken."""
+        number, keeps = connection.number, connection.keeps
+        following = next(self._numbers, None) if keeps else None
+        if following is None:
+            self._close(connection)
+        else:
+            try:
+                self._ask(connection, following)
+            except OSError:
+                self._fail(connection)
+        self._take(number, whole)
+        self._left.discard(number)
+        if not keeps:
+            self._open(1)
+
+    def _fail(self, connection: _Connection) -> None:
+        self._failures += 1
+        self._close(connection)
+        self._open(1)
+
+    def _close(self, connection: _Connection) -> None:
+        del self._connections[connection.fd]
+        # A process that was forked meanwhile may hold a copy, which closing ours does not forget.
+        with suppress(OSError):
+            self._poll.unregister(connection.fd)
+        connection.close()
+
+
+class _Connection:
+    """One connection that never blocks, with what it is at and its buffer."""
+
+    def __init__(self, sock: socket.socket, reader: DirectReader, room: int) -> None:
+        self._reader, self._socket = reader, sock
+        self._socket.setblocking(False)
+        self.fd = sock.fileno()
+        self.connected = False
+        self.deadline = time.monotonic() + reader.options.connect_seconds
+        self.keeps = True
+        self.number = -1
+        self._view = memoryview(bytearray(room))
+        self._request = b""
+        self._size = self._filled = self._begins = 0
+
+    def ask(self, number: int, request: bytes, size: int) -> None:
+        """Ask for an object; what has been received before stays until `receive` is called."""
+        self.number, self._request, self._size = number, request, size
+        self._filled = self._begins = 0
+        if self.connected:
+            self._send()
+
+    def connect(self) -> int:
+        """Go on connecting, and when that is done ask; returns what to wait for."""
+        if code := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(code, "connect")
+        context = self._reader.tls()
+        if context and not isinstance(self._socket, ssl.SSLSocket):
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = context.wrap_socket(
+                self._socket, server_hostname=self._reader.address[0], do_handshake_on_connect=False
+            )
+        try:
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.do_handshake()
+        except ssl.SSLWantReadError:
+            return select.EPOLLIN
+        except ssl.SSLWantWriteError:
+            return select.EPOLLOUT
+        self.connected = True
+        self._send()
+        return select.EPOLLIN
+
+    def _send(self) -> None:
+        self.deadline = time.monotonic() + self._reader.options.read_seconds
+        if self._socket.send(self._request) < len(self._request):
+            raise _Odd  # a few hundred bytes have room, or nothing has moved for long
+
+    def receive(self) -> memoryview | None:
+        """Take what has come; returns the object when it is whole."""
+        secure = isinstance(self._socket, ssl.SSLSocket)
+        while True:
+            try:
+                got = self._socket.recv_into(self._view[self._filled :])
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return None
+            if not got:
+                raise _Odd
+            self._filled += got
+            self.deadline = time.monotonic() + self._reader.options.read_seconds
+            if self._begins or self._head():
+                end = self._begins + self._size
+                if self._filled > end:
+                    raise _Odd
+                if self._filled == end:
+                    return self._view[self._begins : end]
+            # What TLS has decrypted already would not wake us.
+            if not secure:
+                return None
+
+    def _head(self) -> bool:
+        """Return whether the head is there and is the one that was expected."""
+        head = bytes(self._view[: min(self._filled, _LONGEST_HEAD)])
+        end = head.find(_HEAD_END)
+        if end < 0:
+            if self._filled >= _LONGEST_HEAD:
+                raise _Odd
+            return False
+        head = head[: end + 2].lower()
+        if not (
+            head.startswith(b"http/1.1 206 ")
+            and b"\r\ncontent-length: %d\r\n" % self._size in head
+            and b"\r\ncontent-range: bytes 0-%d/" % (self._size - 1) in head
+            and b"\r\ntransfer-encoding:" not in head
+            and b"\r\ncontent-encoding:" not in head
+        ):
+            raise _Odd
+        self.keeps = b"\r\nconnection: close\r\n" not in head
+        self._begins = end + len(_HEAD_END)
+        return True
+
+    def close(self) -> None:
+        """End it."""
+        with suppress(OSError):
+            self._socket.close()
