@@ -66,7 +66,7 @@ class _Sweep:
 
     def run(self) -> list[int]:
         try:
-            self._begin(self._first_socket())
+            self._begin(self._first_socket(), next(self._numbers))
             self._open(_FIRST - 1)
             while self._connections:
                 self._wait()
@@ -92,8 +92,9 @@ class _Sweep:
         ready = self._poll.poll(_LOOK)
         now = time.monotonic()
         self._idle += now - before
-        for fd, _ in ready:
-            if connection := self._connections.get(fd):
+        # One that is closed on the way may have left its number to another.
+        for connection in [self._connections[fd] for fd, _ in ready if fd in self._connections]:
+            if self._connections.get(connection.fd) is connection:
                 self._step(connection)
         if now >= self._looked + _LOOK:
             self._look(now)
@@ -109,7 +110,7 @@ class _Sweep:
 
     def _open(self, count: int) -> None:
         for _ in range(count):
-            if self._failures >= _MOST_FAILURES:
+            if self._failures >= _MOST_FAILURES or (number := next(self._numbers, None)) is None:
                 return
             sock = None
             try:
@@ -122,17 +123,13 @@ class _Sweep:
                 if sock:
                     sock.close()
                 return
-            self._begin(sock)
+            self._begin(sock, number)
 
-    def _begin(self, sock: socket.socket) -> None:
-        number = next(self._numbers, None)
-        if number is None:
-            return sock.close()
+    def _begin(self, sock: socket.socket, number: int) -> None:
         connection = _Connection(sock, self._reader, self._room)
         self._connections[connection.fd] = connection
         self._poll.register(connection.fd, select.EPOLLIN | select.EPOLLOUT)
         self._ask(connection, number)
-        return None
 
     def _ask(self, connection: _Connection, number: int) -> None:
         key, size = self._wanted[number]
@@ -229,7 +226,7 @@ class _Connection:
     def _send(self) -> None:
         self.deadline = time.monotonic() + self._reader.options.read_seconds
         if self._socket.send(self._request) < len(self._request):
-            raise _Odd  # a few hundred bytes have room, or nothing has moved for long
+            raise BlockingIOError(errno.EAGAIN, "a few hundred bytes have no room")
 
     def receive(self) -> memoryview | None:
         """Take what has come; returns the object when it is whole."""
