@@ -43,16 +43,17 @@ class Batch:
         more than fetching a small file does.
         """
         remaining = iter(jobs)
-        try:
-            self._clocks = (time.perf_counter(), time.process_time())
-            with ThreadPoolExecutor(self._most, thread_name_prefix=self._name) as pool:
+        self._clocks = (time.perf_counter(), time.process_time())
+        with ThreadPoolExecutor(self._most, thread_name_prefix=self._name) as pool:
+            try:
                 threads = [pool.submit(self._work, remaining) for _ in range(self._first)]
                 while len(threads) < self._most and not self._ended(threads):
                     more = self._wanted() - len(threads)
                     threads += [pool.submit(self._work, remaining) for _ in range(more)]
-        except BaseException:
-            self.stopped = True  # Ctrl-C while waiting: the threads must not go on to the end
-            raise
+                wait(threads)
+            except BaseException:
+                self.stopped = True  # Ctrl-C while waiting: the threads must not go on to the end
+                raise
         if self._failures:
             raise self._failures[0]
 
@@ -77,17 +78,17 @@ class Batch:
 
     def _work(self, jobs: Iterator[Callable[[], object]]) -> None:
         took = 0.0
-        while (job := self._next(jobs, took)) is not None:
-            began = time.perf_counter()
-            try:
+        try:
+            # What prepares a job may fail as well as the job: nobody else would hear of it.
+            while (job := self._next(jobs, took)) is not None:
+                began = time.perf_counter()
                 job()
-            except Cancelled:
-                return
-            except BaseException as error:
-                self._failures.append(error)
-                self.stopped = True
-                return
-            took = time.perf_counter() - began
+                took = time.perf_counter() - began
+        except Cancelled:
+            return
+        except BaseException as error:
+            self._failures.append(error)
+            self.stopped = True
 
     def _next(self, jobs: Iterator[Callable[[], object]], took: float) -> Callable[[], object] | None:
         with self._lock:

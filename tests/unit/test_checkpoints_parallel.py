@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -45,6 +47,48 @@ def test_the_first_failure_ends_the_batch() -> None:
     with pytest.raises(KeyError):
         Batch(1, "test", waiting=True).run([lambda n=n: job(n) for n in range(1000)])  # type: ignore[misc]
     assert begun == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_what_prepares_a_job_may_fail_as_well(waiting: bool) -> None:
+    """A file that cannot be made is no end of the work: it is an error, and nothing else goes on."""
+    done = []
+
+    def jobs() -> Iterator[Callable[[], None]]:
+        yield lambda: done.append(1)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        Batch(4, "test", waiting=waiting).run(jobs())
+    assert done in ([], [1])
+
+
+def test_an_interrupted_wait_ends_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while many jobs are left: what is under way ends, and no other begins."""
+    begun: list[int] = []
+    interrupted = threading.Event()
+
+    def job(number: int) -> None:
+        begun.append(number)
+        assert interrupted.wait(30)
+
+    batch = Batch(8, "test", waiting=True)
+
+    def ended(threads: object) -> bool:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "_first", 4)
+    monkeypatch.setattr(batch, "_ended", ended)
+
+    def stopped_first(number: int) -> None:
+        job(number)
+        while not batch.stopped:
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        batch.run([partial(stopped_first, number) for number in range(1000)])
+    assert len(begun) <= 4
 
 
 def test_no_jobs_are_no_work() -> None:

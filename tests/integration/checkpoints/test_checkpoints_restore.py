@@ -246,6 +246,28 @@ def test_full_disk_while_restoring(raw: Raw, tmp_path: Path, monkeypatch: pytest
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.parametrize("broken", ["b" * 300, "b"], ids=["name", "size"])
+def test_a_large_file_that_cannot_be_made_is_an_error(
+    raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """A name that the disk does not take, a size that it does not: never a checkpoint with a hole."""
+    if broken == "b" * 300 and not raw.uri.startswith("gs://"):
+        broken = "b"  # no such name can lie in a directory store
+    raw.checkpoint(1, 0, {"a": os.urandom(9000), broken: os.urandom(5000), "c": os.urandom(9000)})
+    whole = os.ftruncate
+
+    def refused(fd: int, length: int) -> None:
+        if length == 5000:
+            raise OSError(28, "No space left on device")
+        whole(fd, length)
+
+    monkeypatch.setattr(os, "ftruncate", refused)
+    options = StoreOptions(range_bytes=4000)
+    with pytest.raises((NoSpace, InvalidInput)):
+        Lineage.open(raw.uri, options=options).restore(2, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_mount_point_is_filled_inside(raw: Raw, tmp_path: Path) -> None:
     """A mount point cannot be renamed; it is filled, and what was in it is set aside inside."""
