@@ -111,6 +111,8 @@ class Pipeline:
         self._take_requests()
         if self._state.explicit.exists() or (self._clock() < self._hold_after and not final):
             return
+        if final:
+            self._last_look()
         ready = [each for each in self._new() if final or self._is_settled(*each)]
         self._known.update(fingerprint for _, fingerprint in ready)
         if final and not self._known and not self._taken:
@@ -122,6 +124,14 @@ class Pipeline:
             )
         if ready:
             self._pin(*max(ready, key=lambda each: each[0].step), final=final)
+
+    def _last_look(self) -> None:
+        """Nobody looks again for what is on its way and still lies there."""
+        there = {self._fingerprint(found) for found in self._format.find(self._options.directory)} - {None}
+        if self.under_way and self.under_way.fingerprint in there:
+            self.under_way = replace(self.under_way, last=True)
+        if self.waiting and self.waiting.fingerprint in there:
+            self.waiting = replace(self.waiting, last=True)
 
     def pump(self, may_begin: Callable[[Upload], bool] = lambda upload: True) -> None:
         """Start the waiting upload when none is under way."""

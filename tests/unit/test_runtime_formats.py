@@ -232,6 +232,35 @@ def test_auto_doubts_what_is_only_called_a_checkpoint(tmp_path: Path) -> None:
     assert [(each.step, each.doubtful) for each in auto.find(tmp_path)] == [(10, False)]
 
 
+def test_auto_takes_nothing_doubtful_beside_a_checkpoint(tmp_path: Path) -> None:
+    """Results and samples of a checkpoint are called like it, and must never take its place."""
+    auto = format_named("auto")
+    put(tmp_path / "epoch_10" / "model.pt", zipped(a=b"1"))
+    in_one_tick(put(tmp_path / "evals" / "checkpoint_5000" / "results.json", "{}").parent)
+    assert [each.step for each in auto.find(tmp_path)] == [10]
+    (tmp_path / "epoch_10" / "model.pt").unlink()  # rotated away
+    assert list(auto.find(tmp_path)) == []
+
+
+def test_where_checkpoints_are_marked_one_without_a_mark_is_not_complete(tmp_path: Path) -> None:
+    """Other ranks may still be at work when nothing has changed for a while."""
+    auto = format_named("auto")
+    for name in ("rank0.dat", "rank1.dat", "_SUCCESS"):
+        put(tmp_path / "state_1" / name)
+    put(tmp_path / "state_2" / "rank0.dat")
+    assert [each.step for each in auto.find(tmp_path)] == [1]
+
+
+def test_a_bare_number_is_like_no_other(tmp_path: Path) -> None:
+    """One directory called 1 was renamed; what is called 2 may be anything."""
+    auto = format_named("auto")
+    put(tmp_path / "tmp" / "w")
+    time.sleep(0.02)
+    (tmp_path / "tmp").rename(tmp_path / "1")
+    in_one_tick(put(tmp_path / "2" / "w").parent)
+    assert [each.step for each in auto.find(tmp_path)] == [1]
+
+
 def test_a_marker_says_that_a_directory_is_complete(tmp_path: Path) -> None:
     """`resume.json` may also say the step."""
     put(tmp_path / "ckpt-1" / "weights.bin")

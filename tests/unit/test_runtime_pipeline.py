@@ -142,6 +142,17 @@ def test_a_last_checkpoint_that_is_written_to_during_its_upload_is_said(line: Li
     assert "step 3 was written to after the training's end: model.bin" in line.pipeline.unsaved
 
 
+def test_what_was_on_its_way_at_the_last_look_counts_too(line: Line) -> None:
+    """It was seen before the end, and somebody who is left over writes to it after the end."""
+    (line.work / "model.bin").write_bytes(b"w")
+    line.pipeline.look()
+    line.clock.now += 0.1
+    line.pipeline.pump()
+    line.pipeline.look(final=True)
+    line.pipeline.changed("model.bin")
+    assert "step 3 was written to after the training's end" in line.pipeline.unsaved
+
+
 def test_a_training_without_a_checkpoint_gets_a_hint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

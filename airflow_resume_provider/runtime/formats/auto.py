@@ -23,6 +23,7 @@ class AutoFormat(Format):
         self._directories = DirectoryFormat(cautious=True)
         self._candidates += [self._directories, FilesFormat(cautious=True)]
         self.chosen: Format | None = None
+        self._sure = False
 
     @property
     def label(self) -> str:
@@ -38,7 +39,8 @@ class AutoFormat(Format):
         """Return what the recognised format finds."""
         if not self.settles:
             self.chosen = next((f for f in self._candidates if f.recognises(directory)), None)
-        if not self.chosen and (doubtful := self._directories.find(directory)):
+        self._sure = self._sure or self.chosen is not None
+        if not self._sure and (doubtful := self._directories.find(directory)):
             self.chosen = self._directories
             return doubtful
         return self.chosen.find(directory) if self.chosen else ()

@@ -41,25 +41,33 @@ class DirectoryFormat(Format):
     def __init__(self, *, cautious: bool = False) -> None:
         """With `cautious`, a number is not enough: a log directory has one, too.
 
-        What only settled must then hold weights or be called like another that was renamed or
-        marked; what is merely called a checkpoint is doubtful.
+        What only settled must then hold weights or be called like another that was renamed; what
+        is merely called a checkpoint is doubtful, and does not count beside one that is not.
         """
         self._cautious = cautious
         self._shapes: set[str] = set()
+        self._sure = False
 
     def find(self, directory: Path) -> Sequence[Found]:
         """Return the complete numbered sub-directories, by step."""
         complete = list(self._complete(directory))
-        self._shapes.update(_shape(each.path) for each in complete if each.settled)
+        self._shapes.update(_shape(each.path) for each in complete if each.settled and not _marker(each))
         found = [each for one in complete if (each := self._judged(one))]
-        return sorted(found, key=lambda each: each.step)
+        self._sure = self._sure or any(not each.doubtful for each in found)
+        return sorted(
+            (each for each in found if not (each.doubtful and self._sure)), key=lambda each: each.step
+        )
 
     def recognises(self, directory: Path) -> bool:
         """Something is there beyond doubt."""
         return any(not each.doubtful for each in self.find(directory))
 
     def _judged(self, found: Found) -> Found | None:
-        if not self._cautious or _shape(found.path) in self._shapes or has_weights(found.files):
+        if not self._cautious or found.settled or has_weights(found.files):
+            return found
+        shape = _shape(found.path)
+        # Marks are made last, so without one it is not complete; a bare number may be anything's.
+        if shape in self._shapes and shape.rpartition("/")[2] != "#":
             return found
         return replace(found, doubtful=True) if _SAYS_SO.search(found.path.rpartition("/")[2]) else None
 
@@ -79,12 +87,20 @@ def _shape(path: str) -> str:
     return _NUMBER.sub("#", path)
 
 
+def _marker(found: Found) -> str:
+    return _marker_in(found.path, found.files)
+
+
+def _marker_in(path: str, files: tuple[str, ...]) -> str:
+    return next((name for name in MARKERS if f"{path}/{name}" in files), "")
+
+
 def _any_temporary(path: str) -> bool:
     return any(is_temporary(part) for part in path.split("/"))
 
 
 def _found(directory: Path, path: str, step: int, files: tuple[str, ...]) -> Found:
-    marker = next((name for name in MARKERS if f"{path}/{name}" in files), "")
+    marker = _marker_in(path, files)
     last = _last_change(directory, files)
     said = read_json(directory / path / marker) if marker == "resume.json" else None
     if isinstance(said, dict) and isinstance(said.get("step"), int):
