@@ -5,6 +5,7 @@ Memory is bounded by chunks and requests in flight, never by a file's size.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -64,9 +65,15 @@ class Download:
             if not _right(entry, checksum.extend(data)):
                 wrong.append(entry)
                 return
-            with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
-                if fd is not None:
-                    _write_at(fd, data, 0)
+            try:
+                with self._open(entry, os.O_CREAT | os.O_TRUNC) as fd:
+                    if fd is not None:
+                        _write_at(fd, data, 0)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                wrong.append(entry)  # the connections have taken them all, and give them back
+                return
             self._meter.add(entry.size, 1)
 
         left = self._store.sweep([(self._prefix + entry.stored, entry.size) for entry in small], take)

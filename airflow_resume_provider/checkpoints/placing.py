@@ -96,7 +96,7 @@ class Place:
         somebody may be at work with it.
         """
         sync_tree(staged)
-        state, old = _state(staged, ()), self.mark()
+        state, old = _state(staged, self._own), self.mark()
         work = self.is_work()
         aside = self._aside() if work and not keep_others else None
         self.ready_mark.unlink(missing_ok=True)

@@ -32,6 +32,11 @@ _LOOK = 0.02
 # Above this share of the time at work, more connections would only wait longer each.
 _AT_WORK = 0.5
 
+# When taking an object takes so long, as on a disk behind a network, threads that do so side by side
+# are faster. So many objects tell.
+_SLOW = 0.002
+_ENOUGH_TO_TELL = 40
+
 Take = Callable[[int, memoryview], object]
 
 
@@ -40,7 +45,8 @@ def sweep(reader: DirectReader, wanted: Sequence[tuple[str, int]], take: Take, m
 
     `take(number, data)` gets each one, in the order in which they come; `data` is gone when it
     returns, and what it raises ends the sweep. Returns the numbers of those that were not fetched:
-    all of them where the system or the way to the bucket does not allow it.
+    all of them where the system or the way to the bucket does not allow it, and most of them where
+    `take` is slow.
     """
     if not (reader.usable and wanted and hasattr(select, "epoll")):
         return list(range(len(wanted)))
@@ -59,15 +65,19 @@ class _Sweep:
         self._numbers = iter(range(len(wanted)))
         self._left = set(range(len(wanted)))
         self._room = _LONGEST_HEAD + max(size for _, size in wanted)
-        self._poll = select.epoll()
         self._connections: dict[int, _Connection] = {}
         self._failures = 0
+        self._taking = 0.0
         self._looked, self._idle = time.monotonic(), 0.0
 
     def run(self) -> list[int]:
         try:
+            self._poll = select.epoll()
+        except OSError:  # no descriptors left
+            return sorted(self._left)
+        try:
             self._begin(self._first_socket(), next(self._numbers))
-            self._open(_FIRST - 1)
+            self._open(min(_FIRST, self._most) - 1)
             while self._connections:
                 self._wait()
         except _Odd:
@@ -82,9 +92,13 @@ class _Sweep:
         """Connect once with all the patience that the others need not have any more."""
         try:
             first = socket.create_connection(self._reader.address, self._reader.options.connect_seconds)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # nobody there, or a name that nobody can have
             raise _Odd from error
-        self._family, self._address = first.family, first.getpeername()
+        try:
+            self._family, self._address = first.family, first.getpeername()
+        except OSError as error:  # gone again already
+            first.close()
+            raise _Odd from error
         return first
 
     def _wait(self) -> None:
@@ -96,6 +110,10 @@ class _Sweep:
         for connection in [self._connections[fd] for fd, _ in ready if fd in self._connections]:
             if self._connections.get(connection.fd) is connection:
                 self._step(connection)
+        # What our own work has kept from being read is nobody's silence.
+        spent = time.monotonic() - now
+        for connection in self._connections.values() if spent > _LOOK else ():
+            connection.deadline += spent
         if now >= self._looked + _LOOK:
             self._look(now)
 
@@ -120,6 +138,8 @@ class _Sweep:
                     raise OSError(code, "connect")
             except OSError:  # no more descriptors, or ports, or the service has gone
                 self._failures += 1
+                # Half of them have to do: who takes what we fetch may need a descriptor, too.
+                self._most = max(1, len(self._connections) // 2)
                 if sock:
                     sock.close()
                 return
@@ -127,8 +147,12 @@ class _Sweep:
 
     def _begin(self, sock: socket.socket, number: int) -> None:
         connection = _Connection(sock, self._reader, self._room)
+        try:
+            self._poll.register(connection.fd, select.EPOLLIN | select.EPOLLOUT)
+        except OSError as error:  # the system's own bound
+            connection.close()
+            raise _Odd from error
         self._connections[connection.fd] = connection
-        self._poll.register(connection.fd, select.EPOLLIN | select.EPOLLOUT)
         self._ask(connection, number)
 
     def _ask(self, connection: _Connection, number: int) -> None:
@@ -154,7 +178,8 @@ class _Sweep:
     def _arrived(self, connection: _Connection, whole: memoryview) -> None:
         """Ask for the next one first, so that it is on its way while this one is taken."""
         number, keeps = connection.number, connection.keeps
-        following = next(self._numbers, None) if keeps else None
+        wanted = keeps and len(self._connections) <= self._most
+        following = next(self._numbers, None) if wanted else None
         if following is None:
             self._close(connection)
         else:
@@ -162,8 +187,12 @@ class _Sweep:
                 self._ask(connection, following)
             except OSError:
                 self._fail(connection)
+        began = time.monotonic()
         self._take(number, whole)
         self._left.discard(number)
+        self._taking += time.monotonic() - began
+        if len(self._wanted) - len(self._left) == _ENOUGH_TO_TELL and self._taking > _ENOUGH_TO_TELL * _SLOW:
+            self._numbers = iter(())
         if not keeps:
             self._open(1)
 

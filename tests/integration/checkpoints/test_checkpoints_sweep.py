@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -188,6 +190,63 @@ def test_a_server_that_refuses_everything_is_not_asked_for_everything(scripted: 
     assert scripted.asked.total() < 20
 
 
+def test_few_streams_are_few_connections(scripted: Scripted) -> None:
+    """One is one."""
+    taken = Taken()
+    assert run(scripted.endpoint, taken, most=1) == []
+    assert (len(taken), scripted.connections) == (len(WANTED), 1)
+
+
+def test_where_taking_is_slow_threads_have_to_do_it(scripted: Scripted) -> None:
+    """On a disk behind a network one after the other takes far longer than side by side."""
+    taken = Taken()
+
+    def slowly(number: int, data: memoryview) -> None:
+        taken(number, data)
+        time.sleep(0.004)
+
+    left = run(scripted.endpoint, slowly)
+    assert sorted([*taken, *left]) == [key for key, _ in WANTED]
+    assert 40 <= len(taken) < 80
+
+
+def test_a_service_that_hangs_up_at_once_leaves_all() -> None:
+    """A balancer without anybody behind it accepts and resets."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        over = threading.Event()
+
+        def reset() -> None:
+            with suppress(OSError):
+                while not over.is_set():
+                    connection, _ = listener.accept()
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    connection.close()
+
+        threading.Thread(target=reset, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for _ in range(200):
+            assert len(run(endpoint, Taken())) == len(WANTED)
+        over.set()
+
+
+def test_without_a_descriptor_for_the_loop_all_is_left(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads with one connection at a time may still manage."""
+
+    def none_left() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("select.epoll", none_left)
+    assert len(run(scripted.endpoint, Taken())) == len(WANTED)
+
+
+@pytest.mark.parametrize("host", ["a..b", "nowhere.invalid"])
+def test_a_host_that_cannot_be_leaves_all(host: str) -> None:
+    """What is wrong with it, obstore says."""
+    assert len(run(f"http://{host}:1", Taken())) == len(WANTED)
+
+
 def test_where_nobody_listens_all_is_left() -> None:
     """One connection is tried."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -300,6 +359,27 @@ def test_without_a_token_all_is_left(monkeypatch: pytest.MonkeyPatch, scripted: 
     reader = DirectReader("b", StoreOptions(credential_provider=no_token), "")
     assert len(sweep(reader, WANTED, Taken(), 32)) == len(WANTED)
     assert not scripted.asked
+
+
+FULL = """
+import os, resource, sys
+from airflow_resume_provider.checkpoints import Lineage, StoreOptions
+lineage = Lineage.open("gs://b/l", options=StoreOptions(emulator=sys.argv[1]))
+lineage.choose(2)  # what obstore needs is open from now on
+used = max(map(int, os.listdir("/proc/self/fd")))
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 12, used + 12))
+lineage.restore(2, sys.argv[2])
+"""
+
+
+def test_a_restore_with_few_descriptors_is_whole(server: DisturbedServer, tmp_path: Path) -> None:
+    """Connections that have taken all of them give some back to the files."""
+    lineage = Lineage.open(f"gs://{BUCKET}/l", options=StoreOptions(emulator=server.endpoint))
+    files = {f"{number:03d}": os.urandom(100 + number) for number in range(150)}
+    lineage.commit(write_tree(tmp_path / "in", files), attempt=1, step=1)
+    command = [sys.executable, "-c", FULL, server.endpoint, str(tmp_path / "out")]
+    subprocess.run(command, check=True, timeout=60)
+    assert read_tree(tmp_path / "out") == files
 
 
 FILES = {f"part/{number:03d}": os.urandom(500 + number) for number in range(60)} | {
