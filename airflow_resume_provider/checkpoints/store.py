@@ -34,7 +34,7 @@ class StoreOptions:
         connect_seconds, read_seconds: limits of one connection and of one read.
         max_total_seconds: how long one operation is tried again before the store
             counts as unavailable; default is `RESUME_STORE_SECONDS` or 90.
-        big_streams: requests in flight for large files.
+        big_streams: requests in flight for large files; default is the number of cores, from 2 to 8.
         small_streams: the most requests in flight for small files; as many as the
             time to an answer asks for are used.
         range_bytes, chunk_bytes, part_bytes: pieces of ranged reads, of streamed
@@ -50,11 +50,11 @@ class StoreOptions:
     connect_seconds: float = 5.0
     read_seconds: float = 15.0
     max_total_seconds: float = field(default_factory=lambda: _seconds("RESUME_STORE_SECONDS", 90.0))
-    big_streams: int = 4
+    big_streams: int = field(default_factory=lambda: max(2, min(os.cpu_count() or 2, 8)))
     small_streams: int = 96
     range_bytes: int = 64 * MIB
     # What is checked and then written while the processor's cache still holds it.
-    chunk_bytes: int = MIB // 4
+    chunk_bytes: int = MIB // 2
     small_bytes: int = MIB
     part_bytes: int = 8 * MIB
     upload_streams: int = 4

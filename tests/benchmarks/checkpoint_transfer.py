@@ -75,7 +75,7 @@ def run(quick: bool = False) -> list[str]:
     """Measure all pairs, print them, and return the targets that were missed."""
     with (
         tempfile.TemporaryDirectory(dir=_fast_disk(), prefix="bench-") as scratch,
-        server(scratch) as endpoint,
+        server(scratch, drop="commit-") as endpoint,
     ):
         bench = Bench(Path(scratch), endpoint, quick)
         return [line for target in TARGETS for line in bench.pair(target)]
@@ -214,10 +214,10 @@ def _fast_disk() -> str | None:
 
 
 @contextmanager
-def server(scratch: str) -> Iterator[str]:
+def server(scratch: str, drop: str = "") -> Iterator[str]:
     """A store that does next to nothing: like the real one, it is not what clients wait for."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.benchmarks.lean_store", f"{scratch}/store"],
+        [sys.executable, "-m", "tests.benchmarks.lean_store", f"{scratch}/store", drop],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

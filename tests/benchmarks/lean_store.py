@@ -3,9 +3,11 @@
 It speaks the part of both APIs of Cloud Storage that the measured clients speak, keeps what it is
 sent, and believes what it is told: for everything else there is the strict one in
 `airflow_resume_provider.testing`. One thread answers what is small from memory; what is large is
-received and sent by threads of their own, from and to files. Ends with its standard input.
+received and sent by threads of their own, from and to files. What is large and has a name that begins
+with DROP is received and checksummed, and let go: a store that is elsewhere takes no memory and no
+time of this machine either. Ends with its standard input.
 
-    python -m tests.benchmarks.lean_store DIRECTORY
+    python -m tests.benchmarks.lean_store DIRECTORY [DROP]
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,8 +108,9 @@ class Answer:
 class Store:
     """One bucket's objects and uploads."""
 
-    def __init__(self, root: Path, bucket: str) -> None:
+    def __init__(self, root: Path, bucket: str, drop: str = "") -> None:
         self._root, self.bucket, self.endpoint = root, bucket, ""
+        self._drop = drop
         self._blobs: dict[str, Blob] = {}
         self._numbers = itertools.count(time.time_ns() // 1000)
         self._uploads: dict[str, dict[int, Blob]] = {}
@@ -119,6 +123,14 @@ class Store:
     def file(self) -> Path:
         """Return the path of a new file."""
         return self._root / f"{next(self._numbers)}"
+
+    def keeps(self, request: Request) -> bool:
+        """Say whether the bytes of this upload are to be kept."""
+        if session := request.query.get("upload_id"):
+            name = self._sessions[session][0]
+        else:
+            name = unquote(request.path.removeprefix(self._object))
+        return not (self._drop and name.startswith(self._drop))
 
     def answer(self, request: Request, body: Blob) -> Answer:
         """Answer a request whose body has come."""
@@ -443,19 +455,23 @@ class Server:
 
     def _receive_large(self, connection: socket.socket, request: Request) -> None:
         path, left = self._store.file(), request.length - len(request.rest)
+        keeps = self._store.keeps(request)
         piece = bytearray(_PIECE)
         view = memoryview(piece)
-        with path.open("wb", buffering=0) as file:
+        with path.open("wb", buffering=0) if keeps else nullcontext() as file:
             crc = checksum.extend(request.rest)
-            file.write(request.rest)
+            if file:
+                file.write(request.rest)
             while left:
                 count = connection.recv_into(piece, min(left, _PIECE))
                 if not count:
                     raise ConnectionError
                 crc = checksum.extend(view[:count], crc)
-                file.write(view[:count])
+                if file:
+                    file.write(view[:count])
                 left -= count
-        answer = self._store.answer(request, Blob(request.length, crc, files=[(str(path), request.length)]))
+        files = [(str(path), request.length)] if keeps else []
+        answer = self._store.answer(request, Blob(request.length, crc, files=files))
         connection.sendall(answer.head() + answer.body)
 
     def _give_back(self, connection: socket.socket, request: Request) -> None:
@@ -480,7 +496,7 @@ def main() -> None:
     """Serve the bucket `bench` until the standard input ends; the first line says where."""
     root = Path(sys.argv[1])
     root.mkdir(exist_ok=True)
-    server = Server(Store(root, "bench"))
+    server = Server(Store(root, "bench", drop=sys.argv[2] if len(sys.argv) > 2 else ""))
     print(f"export STORAGE_EMULATOR_HOST={server.endpoint}", flush=True)
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     server.run()
