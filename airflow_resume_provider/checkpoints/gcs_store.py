@@ -22,6 +22,8 @@ from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNo
 
 T = TypeVar("T")
 _FAILURES = (BaseError, OSError, ValueError)
+# Larger pieces come from memory that the system has to find anew each time.
+_PIECE_BYTES = 1 << 20
 _MOST_PARTS = 9_000  # the service's own limit is 10,000
 # The process in which obstore's threads run, once they do; they do not survive a fork.
 _used_in: list[int] = []
@@ -141,7 +143,7 @@ class GcsStore:
         key, streams = self._key(name), self.options.upload_streams
 
         def put() -> None:
-            source = _Watched(pieces(part))
+            source = _Watched(pieces(min(part, _PIECE_BYTES)))
             try:
                 if size <= part:
                     obstore.put(self._writer, key, b"".join(source), use_multipart=False)

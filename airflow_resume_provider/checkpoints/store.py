@@ -40,7 +40,8 @@ class StoreOptions:
         range_bytes, chunk_bytes, part_bytes: pieces of ranged reads, of streamed
             reads, and of multipart uploads.
         small_bytes: mean size up to which files count as small, and are read in one go.
-        upload_streams, big_files: parts of one large file, and large files, in flight.
+        upload_streams, big_files: parts of one large file, and large files, in flight; default of
+            the first is the number of cores, from 2 to 4.
         bandwidth: bytes per second that uploads may use; 0 is no limit.
     """
 
@@ -50,16 +51,20 @@ class StoreOptions:
     connect_seconds: float = 5.0
     read_seconds: float = 15.0
     max_total_seconds: float = field(default_factory=lambda: _seconds("RESUME_STORE_SECONDS", 90.0))
-    big_streams: int = field(default_factory=lambda: max(2, min(os.cpu_count() or 2, 8)))
+    big_streams: int = field(default_factory=lambda: _cores(8))
     small_streams: int = 96
     range_bytes: int = 64 * MIB
     # What is checked and then written while the processor's cache still holds it.
     chunk_bytes: int = MIB // 2
     small_bytes: int = MIB
     part_bytes: int = 8 * MIB
-    upload_streams: int = 4
+    upload_streams: int = field(default_factory=lambda: _cores(4))
     big_files: int = 2
     bandwidth: int = 0
+
+
+def _cores(most: int) -> int:
+    return max(2, min(os.cpu_count() or 2, most))
 
 
 def _seconds(variable: str, default: float) -> float:

@@ -252,7 +252,7 @@ def test_retries_are_logged_once_each(
     committed: str, tmp_path: Path, server: DisturbedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A retry is one line, however many chunks the file has."""
-    options = StoreOptions(range_bytes=10_000, chunk_bytes=5_000, max_total_seconds=20)
+    options = StoreOptions(range_bytes=10_000, chunk_bytes=5_000, max_total_seconds=20, big_streams=4)
     server.plan.add(Fault(status=503), method="GET", path="000000%2Fa", times=10)
     with caplog.at_level(logging.WARNING):
         Lineage.open(committed, options=options).restore(2, tmp_path / "out")
