@@ -7,7 +7,8 @@ FRAMEWORKS := .venv-frameworks
 check: frameworks
 
 frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks -n 2 --dist worksteal
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks -n 2 --dist worksteal || \
+		{ echo "Once more, alone, what has failed:"; $(FRAMEWORKS)/bin/python -m pytest tests/frameworks --last-failed --last-failed-no-failures none; }
 
 $(FRAMEWORKS)/.installed: pyproject.toml tests/frameworks/constraints-frameworks.txt tests/frameworks/requirements.txt
 	@echo "Installing the frameworks into $(FRAMEWORKS)"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
+import tenacity
 
 T = TypeVar("T")
 
@@ -91,7 +92,14 @@ class AirflowClient:
         body: dict[str, Any] = {"logical_date": None, "conf": conf or {}}
         if run_id:
             body["dag_run_id"] = run_id
-        return str(self.request("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+        # SQLite may be held by another of Airflow's processes for longer than this one waits.
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_busy),
+            stop=tenacity.stop_after_attempt(5),
+            wait=tenacity.wait_fixed(1),
+            reraise=True,
+        )
+        return str(again(self.request, "POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """Return the run."""
@@ -206,3 +214,12 @@ def _line(event: dict[str, Any] | str) -> str:
     rest = {k: v for k, v in event.items() if k not in {"event", "timestamp", "level", "logger", "filename"}}
     details = " ".join(f"{key}={value}" for key, value in rest.items())
     return f"{event.get('timestamp') or ''} {event.get('level') or ''} {event.get('event')} {details}".strip()
+
+
+def _is_busy(error: BaseException) -> bool:
+    """Say whether Airflow's database did not take a change, which is undone then."""
+    return (
+        isinstance(error, httpx.HTTPStatusError)
+        and error.response.is_server_error
+        and "Database error" in error.response.text
+    )
