@@ -17,6 +17,7 @@ import urllib.request
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -25,7 +26,7 @@ from airflow_resume_provider.checkpoints.retrying import Transient
 from airflow_resume_provider.checkpoints.store import StoreOptions
 
 _SERVICE = "https://storage.googleapis.com"
-_HEAD_END = b"\r\n\r\n"
+HEAD_END = b"\r\n\r\n"
 _LONGEST_HEAD = 64 * 1024
 _MOST_DIGITS = 20
 _ESCAPES = {code: f"%{code:02X}" for code in range(128) if not chr(code).isalnum()}
@@ -152,6 +153,40 @@ class Refused(OSError):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of an answer that can be understood here."""
+
+    status: int
+    reason: str
+    length: int
+    span: bytes
+    keeps: bool
+
+    @classmethod
+    def of(cls, head: bytes) -> Head:
+        """Read a head without its end; raises `Declined` for what only obstore understands."""
+        first, *lines = head.split(b"\r\n")
+        version, _, status = first.partition(b" ")
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+        length = fields.get(b"content-length", b"")
+        if (
+            version != b"HTTP/1.1"
+            or not (status[:3].isdigit() and length.isdigit() and len(length) < _MOST_DIGITS)
+            or b"transfer-encoding" in fields
+            or b"content-encoding" in fields
+        ):
+            raise Declined(first.decode(errors="replace"))
+        keeps = fields.get(b"connection", b"").lower() != b"close"
+        span = fields.get(b"content-range", b"")
+        return cls(int(status[:3]), status[4:].decode(errors="replace"), int(length), span, keeps)
+
+    def require(self, span: bytes, length: int) -> None:
+        """Raise `Declined` unless it announces `length` bytes of the range `span`."""
+        if self.status != 206 or self.length != length or not self.span.startswith(span):
+            raise Declined(f"{self.status} {self.reason}")
+
+
 class _Connection:
     """One connection with its buffer."""
 
@@ -181,11 +216,11 @@ class _Connection:
 
     def body(self, span: bytes, length: int) -> Iterator[memoryview]:
         """Yield the body of the answer that a request for the range `span` should get."""
-        while (end := self._buffer.find(_HEAD_END, 0, min(self._filled, _LONGEST_HEAD))) < 0:
+        while (end := self._buffer.find(HEAD_END, 0, min(self._filled, _LONGEST_HEAD))) < 0:
             if self._filled >= _LONGEST_HEAD:
                 raise Declined("a head without an end")
             self._more()
-        begins = end + len(_HEAD_END)
+        begins = end + len(HEAD_END)
         self._check(bytes(self._view[:end]), begins, span, length)
         if begins + length <= len(self._view):  # small enough for one piece
             while self._filled < begins + length:
@@ -211,34 +246,19 @@ class _Connection:
 
     def _check(self, head: bytes, begins: int, span: bytes, length: int) -> None:
         """Take the expected answer; raises for any other."""
-        first, *lines = head.split(b"\r\n")
-        version, _, status = first.partition(b" ")
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-        length_said = fields.get(b"content-length", b"")
-        if (
-            version != b"HTTP/1.1"
-            or not (status[:3].isdigit() and length_said.isdigit() and len(length_said) < _MOST_DIGITS)
-            or b"transfer-encoding" in fields
-            or b"content-encoding" in fields
-        ):
-            raise Declined(first.decode(errors="replace"))
-        if status[:3] >= b"400":
-            raise self._refused(status, begins, int(length_said))
-        if (
-            status[:3] != b"206"
-            or int(length_said) != length
-            or not fields.get(b"content-range", b"").startswith(span)
-        ):
-            raise Declined(first.decode(errors="replace"))
-        self.keeps = fields.get(b"connection", b"").lower() != b"close"
+        answer = Head.of(head)
+        if answer.status >= 400:
+            raise self._refused(answer, begins)
+        answer.require(span, length)
+        self.keeps = answer.keeps
 
-    def _refused(self, status: bytes, begins: int, length: int) -> OSError:
-        end = min(begins + length, len(self._view))
+    def _refused(self, answer: Head, begins: int) -> OSError:
+        end = min(begins + answer.length, len(self._view))
         with suppress(OSError):  # what has come of the explanation has to do
             while self._filled < end:
                 self._more(end)
         said = bytes(self._view[begins : min(end, self._filled)]).decode(errors="replace")
-        return Refused(int(status[:3]), status[4:].decode(errors="replace"), said)
+        return Refused(answer.status, answer.reason, said)
 
     def close(self) -> None:
         """End the connection."""

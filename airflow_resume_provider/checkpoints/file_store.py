@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from airflow_resume_provider.checkpoints import names
 from airflow_resume_provider.checkpoints.durable import sync_directory
 from airflow_resume_provider.checkpoints.retrying import Patience, Transient
-from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Take
 from airflow_resume_provider.errors import (
     AlreadyExists,
     InvalidInput,
@@ -97,9 +97,7 @@ class FileStore:
         except OSError as error:
             raise self._translate("read", name, error) from error
 
-    def sweep(
-        self, wanted: Sequence[tuple[str, int]], take: Callable[[int, memoryview], object]
-    ) -> list[int]:
+    def sweep(self, wanted: Sequence[tuple[str, int]], take: Take) -> list[int]:
         """Nothing has to be waited for on a disk."""
         return list(range(len(wanted)))
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_resume_provider.checkpoints.retrying import Transient
-from airflow_resume_provider.checkpoints.store import Buffer, Listed, Store, StoreOptions
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, Store, StoreOptions, Take
 from airflow_resume_provider.errors import StoreMisconfigured, StoreUnavailable
 
 Message = tuple[str, Any]
@@ -64,9 +64,7 @@ class ForkSafeStore:
         """Yield `length` bytes from `start` on."""
         return self._now().stream(name, start, length)
 
-    def sweep(
-        self, wanted: Sequence[tuple[str, int]], take: Callable[[int, memoryview], object]
-    ) -> list[int]:
+    def sweep(self, wanted: Sequence[tuple[str, int]], take: Take) -> list[int]:
         """Fetch what can be had at once of many small objects."""
         return self._now().sweep(wanted, take)
 
@@ -121,9 +119,7 @@ class _Remote:
             while (piece := _receive(connection, self.uri)) is not None:
                 yield memoryview(piece)
 
-    def sweep(
-        self, wanted: Sequence[tuple[str, int]], take: Callable[[int, memoryview], object]
-    ) -> list[int]:
+    def sweep(self, wanted: Sequence[tuple[str, int]], take: Take) -> list[int]:
         return list(range(len(wanted)))
 
     def create(self, name: str, data: bytes) -> None:

@@ -15,9 +15,9 @@ from obstore.store import GCSStore
 from airflow_resume_provider.checkpoints.direct import Declined, DirectReader
 from airflow_resume_provider.checkpoints.plain_listing import PlainListing
 from airflow_resume_provider.checkpoints.retrying import Patience
-from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Unlistable
+from airflow_resume_provider.checkpoints.store import Buffer, Listed, StoreOptions, Take, Unlistable
 from airflow_resume_provider.checkpoints.store_errors import said, translate
-from airflow_resume_provider.checkpoints.sweep import Take, sweep
+from airflow_resume_provider.checkpoints.sweep import sweep
 from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNotFound, StoreMisconfigured
 
 T = TypeVar("T")

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from airflow_resume_provider.errors import InvalidInput, ObjectNotFound, StoreMisconfigured
 
 Buffer = bytes | bytearray | memoryview
+#: Gets an object's number and its bytes, which are gone when it returns.
+Take = Callable[[int, memoryview], object]
 MIB = 1024 * 1024
 
 
@@ -105,9 +107,7 @@ class Store(Protocol):
     def stream(self, name: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield `length` bytes from `start` on, once, without trying again."""
 
-    def sweep(
-        self, wanted: Sequence[tuple[str, int]], take: Callable[[int, memoryview], object]
-    ) -> list[int]:
+    def sweep(self, wanted: Sequence[tuple[str, int]], take: Take) -> list[int]:
         """Fetch what can be had at once of many small objects, `(name, size)`, without trying again.
 
         `take(number, data)` gets each; `data` is gone when it returns. Returns the numbers of the

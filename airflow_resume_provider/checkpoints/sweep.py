@@ -13,17 +13,15 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from airflow_resume_provider.checkpoints.direct import DirectReader
+from airflow_resume_provider.checkpoints.direct import HEAD_END, Declined, DirectReader, Head
+from airflow_resume_provider.checkpoints.store import Take
 
 #: The largest object that it fetches; a connection's buffer holds one.
 LARGEST = 256 * 1024
 _LONGEST_HEAD = 16 * 1024
-_HEAD_END = b"\r\n\r\n"
 _FIRST = 8
 # So many objects in a row that were not to be had: something is wrong that more requests do not mend.
 _MOST_FAILURES = 8
@@ -37,8 +35,6 @@ _AT_WORK = 0.5
 _SLOW = 0.002
 _ENOUGH_TO_TELL = 40
 
-Take = Callable[[int, memoryview], object]
-
 
 def sweep(reader: DirectReader, wanted: Sequence[tuple[str, int]], take: Take, most: int) -> list[int]:
     """Fetch objects, `(key, size)` of 1 to `LARGEST` bytes each, over at most `most` connections.
@@ -51,10 +47,6 @@ def sweep(reader: DirectReader, wanted: Sequence[tuple[str, int]], take: Take, m
     if not (reader.usable and wanted and hasattr(select, "epoll")):
         return list(range(len(wanted)))
     return _Sweep(reader, wanted, take, most).run()
-
-
-class _Odd(Exception):
-    """Not the answer that was expected."""
 
 
 class _Sweep:
@@ -80,7 +72,7 @@ class _Sweep:
             self._open(min(_FIRST, self._most) - 1)
             while self._connections:
                 self._wait()
-        except _Odd:
+        except Declined:
             pass  # there is no way to go on
         finally:
             for connection in list(self._connections.values()):
@@ -93,12 +85,12 @@ class _Sweep:
         try:
             first = socket.create_connection(self._reader.address, self._reader.options.connect_seconds)
         except (OSError, ValueError) as error:  # nobody there, or a name that nobody can have
-            raise _Odd from error
+            raise Declined from error
         try:
             self._family, self._address = first.family, first.getpeername()
         except OSError as error:  # gone again already
             first.close()
-            raise _Odd from error
+            raise Declined from error
         return first
 
     def _wait(self) -> None:
@@ -151,24 +143,20 @@ class _Sweep:
             self._poll.register(connection.fd, select.EPOLLIN | select.EPOLLOUT)
         except OSError as error:  # the system's own bound
             connection.close()
-            raise _Odd from error
+            raise Declined from error
         self._connections[connection.fd] = connection
         self._ask(connection, number)
 
     def _ask(self, connection: _Connection, number: int) -> None:
         key, size = self._wanted[number]
-        try:
-            request = self._reader.request(key, 0, size)
-        except Exception as error:  # no token
-            raise _Odd from error
-        connection.ask(number, request, size)
+        connection.ask(number, self._reader.request(key, 0, size), size)
 
     def _step(self, connection: _Connection) -> None:
         try:
             if not connection.connected:
                 return self._poll.modify(connection.fd, connection.connect())
             whole = connection.receive()
-        except (OSError, _Odd):
+        except (OSError, Declined):
             return self._fail(connection)
         if whole is not None:
             self._failures = 0
@@ -266,13 +254,13 @@ class _Connection:
             except (BlockingIOError, ssl.SSLWantReadError):
                 return None
             if not got:
-                raise _Odd
+                raise Declined
             self._filled += got
             self.deadline = time.monotonic() + self._reader.options.read_seconds
             if self._begins or self._head():
                 end = self._begins + self._size
                 if self._filled > end:
-                    raise _Odd
+                    raise Declined
                 if self._filled == end:
                     return self._view[self._begins : end]
             # What TLS has decrypted already would not wake us.
@@ -282,22 +270,15 @@ class _Connection:
     def _head(self) -> bool:
         """Return whether the head is there and is the one that was expected."""
         head = bytes(self._view[: min(self._filled, _LONGEST_HEAD)])
-        end = head.find(_HEAD_END)
+        end = head.find(HEAD_END)
         if end < 0:
             if self._filled >= _LONGEST_HEAD:
-                raise _Odd
+                raise Declined
             return False
-        head = head[: end + 2].lower()
-        if not (
-            head.startswith(b"http/1.1 206 ")
-            and b"\r\ncontent-length: %d\r\n" % self._size in head
-            and b"\r\ncontent-range: bytes 0-%d/" % (self._size - 1) in head
-            and b"\r\ntransfer-encoding:" not in head
-            and b"\r\ncontent-encoding:" not in head
-        ):
-            raise _Odd
-        self.keeps = b"\r\nconnection: close\r\n" not in head
-        self._begins = end + len(_HEAD_END)
+        answer = Head.of(head[:end])
+        answer.require(b"bytes 0-%d/" % (self._size - 1), self._size)
+        self.keeps = answer.keeps
+        self._begins = end + len(HEAD_END)
         return True
 
     def close(self) -> None:

@@ -210,8 +210,10 @@ class Pipeline:
             return None
 
     def _is_settled(self, found: Found, fingerprint: Fingerprint) -> bool:
-        if found.settled or found.doubtful:
-            return not found.doubtful
+        if found.doubtful:
+            return False
+        if found.settled:
+            return True
         before, since = self._settling.get(found.path, (None, 0.0))
         if before != fingerprint:
             self._settling[found.path] = fingerprint, self._clock()

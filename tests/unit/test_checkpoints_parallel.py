@@ -66,28 +66,28 @@ def test_what_prepares_a_job_may_fail_as_well(waiting: bool) -> None:
 def test_an_interrupted_wait_ends_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while many jobs are left: what is under way ends, and no other begins."""
     begun: list[int] = []
-    interrupted = threading.Event()
+    stopped = threading.Event()
+
+    class Watched(Batch):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if (name, value) == ("stopped", True):
+                stopped.set()
 
     def job(number: int) -> None:
         begun.append(number)
-        assert interrupted.wait(30)
+        assert stopped.wait(30)
 
-    batch = Batch(8, "test", waiting=True)
+    batch = Watched(8, "test", waiting=True)
 
     def ended(threads: object) -> bool:
-        interrupted.set()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(batch, "_first", 4)
     monkeypatch.setattr(batch, "_ended", ended)
 
-    def stopped_first(number: int) -> None:
-        job(number)
-        while not batch.stopped:
-            pass
-
     with pytest.raises(KeyboardInterrupt):
-        batch.run([partial(stopped_first, number) for number in range(1000)])
+        batch.run([partial(job, number) for number in range(1000)])
     assert len(begun) <= 4
 
 

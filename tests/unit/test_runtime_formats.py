@@ -213,7 +213,7 @@ def test_auto_knows_a_rename_between_two_ticks_by_the_others(tmp_path: Path) -> 
     auto = format_named("auto")
     put(tmp_path / "at-5.tmp" / "state.json", "{}")
     put(tmp_path / "runs-5" / "events.json", "{}")
-    time.sleep(0.02)
+    os.utime(tmp_path / "at-5.tmp", (1, 1))  # long before its rename
     (tmp_path / "at-5.tmp").rename(tmp_path / "at-5")
     in_one_tick(put(tmp_path / "at-10" / "state.json", "{}").parent)
     assert [(each.step, each.settled, each.doubtful) for each in auto.find(tmp_path)] == [
@@ -255,7 +255,7 @@ def test_a_bare_number_is_like_no_other(tmp_path: Path) -> None:
     """One directory called 1 was renamed; what is called 2 may be anything."""
     auto = format_named("auto")
     put(tmp_path / "tmp" / "w")
-    time.sleep(0.02)
+    os.utime(tmp_path / "tmp", (1, 1))  # long before its rename
     (tmp_path / "tmp").rename(tmp_path / "1")
     in_one_tick(put(tmp_path / "2" / "w").parent)
     assert [each.step for each in auto.find(tmp_path)] == [1]

@@ -46,17 +46,15 @@ class DirectoryFormat(Format):
         """
         self._cautious = cautious
         self._shapes: set[str] = set()
-        self._sure = False
 
     def find(self, directory: Path) -> Sequence[Found]:
         """Return the complete numbered sub-directories, by step."""
         complete = list(self._complete(directory))
-        self._shapes.update(_shape(each.path) for each in complete if each.settled and not _marker(each))
+        renamed = [each for each in complete if each.settled and not _marker(each.path, each.files)]
+        self._shapes.update(_shape(each.path) for each in renamed)
         found = [each for one in complete if (each := self._judged(one))]
-        self._sure = self._sure or any(not each.doubtful for each in found)
-        return sorted(
-            (each for each in found if not (each.doubtful and self._sure)), key=lambda each: each.step
-        )
+        sure = [each for each in found if not each.doubtful]
+        return sorted(sure or found, key=lambda each: each.step)
 
     def recognises(self, directory: Path) -> bool:
         """Something is there beyond doubt."""
@@ -87,11 +85,7 @@ def _shape(path: str) -> str:
     return _NUMBER.sub("#", path)
 
 
-def _marker(found: Found) -> str:
-    return _marker_in(found.path, found.files)
-
-
-def _marker_in(path: str, files: tuple[str, ...]) -> str:
+def _marker(path: str, files: tuple[str, ...]) -> str:
     return next((name for name in MARKERS if f"{path}/{name}" in files), "")
 
 
@@ -100,7 +94,7 @@ def _any_temporary(path: str) -> bool:
 
 
 def _found(directory: Path, path: str, step: int, files: tuple[str, ...]) -> Found:
-    marker = _marker_in(path, files)
+    marker = _marker(path, files)
     last = _last_change(directory, files)
     said = read_json(directory / path / marker) if marker == "resume.json" else None
     if isinstance(said, dict) and isinstance(said.get("step"), int):

@@ -23,7 +23,6 @@ from airflow_resume_provider.checkpoints.direct import DirectReader
 from airflow_resume_provider.checkpoints.sweep import sweep
 from airflow_resume_provider.errors import CheckpointBroken
 
-Answer = Callable[[bytes], "list[bytes | None]"]
 WANTED = [(f"d/{number:03d}", 1000 + number) for number in range(120)]
 
 
@@ -156,7 +155,7 @@ ODD: dict[str, Callable[[str], list[bytes | None]]] = {
     "no answer": lambda key: [None],
     "another protocol": lambda key: [b"SSH-2.0-OpenSSH_9.2\r\n\r\n"],
     "silence": lambda key: [],
-    "silence in the head": lambda key: [right(key)[:20], *[]],
+    "silence in the head": lambda key: [right(key)[:20]],
 }
 
 
@@ -203,7 +202,7 @@ def test_where_taking_is_slow_threads_have_to_do_it(scripted: Scripted) -> None:
 
     def slowly(number: int, data: memoryview) -> None:
         taken(number, data)
-        time.sleep(0.004)
+        time.sleep(0.004)  # the slow disk
 
     left = run(scripted.endpoint, slowly)
     assert sorted([*taken, *left]) == [key for key, _ in WANTED]
