@@ -98,10 +98,18 @@ class _Sweep:
         ready = self._poll.poll(_LOOK)
         now = time.monotonic()
         self._idle += now - before
+        arrived = []
         # One that is closed on the way may have left its number to another.
         for connection in [self._connections[fd] for fd, _ in ready if fd in self._connections]:
-            if self._connections.get(connection.fd) is connection:
-                self._step(connection)
+            whole = self._step(connection) if self._connections.get(connection.fd) is connection else None
+            if whole is not None:
+                arrived.append((connection, connection.number, whole))
+        # All that follow are asked for at once, so that they are on their way while these are taken:
+        # a service that is woken for each request takes longer, and so does who has to wake it.
+        for connection, _, _ in arrived:
+            self._go_on(connection)
+        for _, number, whole in arrived:
+            self._arrived(number, whole)
         # What our own work has kept from being read is nobody's silence.
         spent = time.monotonic() - now
         for connection in self._connections.values() if spent > _LOOK else ():
@@ -151,38 +159,39 @@ class _Sweep:
         key, size = self._wanted[number]
         connection.ask(number, self._reader.request(key, 0, size), size)
 
-    def _step(self, connection: _Connection) -> None:
+    def _step(self, connection: _Connection) -> memoryview | None:
+        """Take a connection as far as it gets; returns its object when that is whole."""
         try:
-            if not connection.connected:
-                return self._poll.modify(connection.fd, connection.connect())
-            whole = connection.receive()
+            if connection.connected:
+                return connection.receive()
+            self._poll.modify(connection.fd, connection.connect())
         except (OSError, Declined):
-            return self._fail(connection)
-        if whole is not None:
-            self._failures = 0
-            self._arrived(connection, whole)
+            self._fail(connection)
         return None
 
-    def _arrived(self, connection: _Connection, whole: memoryview) -> None:
-        """Ask for the next one first, so that it is on its way while this one is taken."""
-        number, keeps = connection.number, connection.keeps
-        wanted = keeps and len(self._connections) <= self._most
+    def _go_on(self, connection: _Connection) -> None:
+        """Ask for the next object over a connection whose last one is whole; its bytes stay meanwhile."""
+        self._failures = 0
+        wanted = connection.keeps and len(self._connections) <= self._most
         following = next(self._numbers, None) if wanted else None
         if following is None:
+            keeps = connection.keeps
             self._close(connection)
-        else:
-            try:
-                self._ask(connection, following)
-            except OSError:
-                self._fail(connection)
+            if not keeps:
+                self._open(1)
+            return
+        try:
+            self._ask(connection, following)
+        except OSError:
+            self._fail(connection)
+
+    def _arrived(self, number: int, whole: memoryview) -> None:
         began = time.monotonic()
         self._take(number, whole)
         self._left.discard(number)
         self._taking += time.monotonic() - began
         if len(self._wanted) - len(self._left) == _ENOUGH_TO_TELL and self._taking > _ENOUGH_TO_TELL * _SLOW:
             self._numbers = iter(())
-        if not keeps:
-            self._open(1)
 
     def _fail(self, connection: _Connection) -> None:
         self._failures += 1
@@ -208,7 +217,8 @@ class _Connection:
         self.deadline = time.monotonic() + reader.options.connect_seconds
         self.keeps = True
         self.number = -1
-        self._view = memoryview(bytearray(room))
+        self._buffer = bytearray(room)
+        self._view = memoryview(self._buffer)
         self._request = b""
         self._size = self._filled = self._begins = 0
 
@@ -269,13 +279,12 @@ class _Connection:
 
     def _head(self) -> bool:
         """Return whether the head is there and is the one that was expected."""
-        head = bytes(self._view[: min(self._filled, _LONGEST_HEAD)])
-        end = head.find(HEAD_END)
+        end = self._buffer.find(HEAD_END, 0, min(self._filled, _LONGEST_HEAD))
         if end < 0:
             if self._filled >= _LONGEST_HEAD:
                 raise Declined
             return False
-        answer = Head.of(head[:end])
+        answer = Head.of(bytes(self._view[:end]))
         answer.require(b"bytes 0-%d/" % (self._size - 1), self._size)
         self.keeps = answer.keeps
         self._begins = end + len(HEAD_END)

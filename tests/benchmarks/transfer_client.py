@@ -14,9 +14,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
-MIB = 1024 * 1024
+_RANGE = 64 * 1024 * 1024
 
 
 def ours(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
@@ -108,27 +110,55 @@ def unverified(job: str, bucket: str, prefix: str, directory: Path) -> Callable[
 
 
 def loopback(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
-    """Return the limit: the same bytes in ranges of 64 MiB over plain sockets, thrown away."""
-    from concurrent.futures import ThreadPoolExecutor
+    """Return the network's limit: the same bytes in ranges of 64 MiB over plain sockets, thrown away."""
+    pieces = _ranges(bucket, prefix)
+    return lambda: _side_by_side(4, lambda piece: _receive(bucket, *piece), pieces)
 
-    blobs = [(blob.name, blob.size) for blob in _client().list_blobs(bucket, prefix=f"{prefix}/")]
-    ranges = [(n, s, min(s + 64 * MIB, size)) for n, size in blobs for s in range(0, size, 64 * MIB)]
+
+def sockets_to_disk(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
+    """Return the limit of network and disk: the same, written to where it belongs, unverified."""
+    pieces = _ranges(bucket, prefix)
 
     def fetch() -> None:
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda piece: _discard(bucket, *piece), ranges))
+        for name, size in {name: size for name, _, _, size in pieces}.items():
+            with (directory / Path(name).name).open("wb") as file:
+                file.truncate(size)
+        _side_by_side(2, lambda piece: _receive(bucket, *piece, directory), pieces)
 
     return fetch
 
 
-def _discard(bucket: str, name: str, start: int, end: int) -> None:
+def _ranges(bucket: str, prefix: str) -> list[tuple[str, int, int, int]]:
+    """Return name, start, end and the file's size of each range; neighbours are of different files."""
+    blobs = [(blob.name, blob.size) for blob in _client().list_blobs(bucket, prefix=f"{prefix}/")]
+    found = [(n, s, min(s + _RANGE, size), size) for n, size in blobs for s in range(0, size, _RANGE)]
+    return sorted(found, key=lambda piece: piece[1])
+
+
+def _side_by_side(streams: int, work: Callable[[tuple[str, int, int, int]], None], pieces: list) -> None:
+    with ThreadPoolExecutor(streams) as pool:
+        list(pool.map(work, pieces))
+
+
+def _receive(bucket: str, name: str, start: int, end: int, size: int, directory: Path | None = None) -> None:
     host, _, port = os.environ["STORAGE_EMULATOR_HOST"].removeprefix("http://").partition(":")
-    request = f"GET /{bucket}/{name} HTTP/1.1\r\nHost: x\r\nRange: bytes={start}-{end - 1}\r\n"
-    buffer = bytearray(4 * MIB)
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(f"{request}Connection: close\r\n\r\n".encode())
-        while connection.recv_into(buffer):
-            pass
+    request = f"GET /{bucket}/{name} HTTP/1.1\r\nHost: x\r\nRange: bytes={start}-{end - 1}\r\n\r\n"
+    buffer = memoryview(bytearray(512 * 1024))
+    with (
+        socket.create_connection((host, int(port))) as connection,
+        (directory / Path(name).name).open("r+b", buffering=0) if directory else nullcontext() as file,
+    ):
+        connection.sendall(request.encode())
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += connection.recv(1)
+        while start < end:
+            got = connection.recv_into(buffer[: min(len(buffer), end - start)], 0, socket.MSG_WAITALL)
+            if not got:
+                raise ConnectionError(f"{name} ended at {start}, not {end}")
+            if file:
+                os.pwrite(file.fileno(), buffer[:got], start)
+            start += got
 
 
 def copy(job: str, bucket: str, prefix: str, directory: Path) -> Callable[[], object]:
@@ -146,6 +176,7 @@ CLIENTS = {
     "cp": copy,
     "unverified": unverified,
     "loopback limit": loopback,
+    "sockets to disk": sockets_to_disk,
 }
 
 
