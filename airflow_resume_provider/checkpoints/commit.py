@@ -133,6 +133,11 @@ class Committer:
         entries = Upload(self._store, claim.prefix, meter, should_stop).run(tree.files)
         if others:
             entries = (*entries, *others.collect(claim.prefix))
+        if not entries:
+            raise UploadFailed(
+                f"No node had a file for {self._store.uri}/{claim.prefix}.",
+                did="It was not committed: there would be nothing to resume from.",
+            )
         # A file that was sent early may have been written to while the others were on their way.
         for source in tree.files:
             if not source.unchanged():

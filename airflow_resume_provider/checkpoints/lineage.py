@@ -279,6 +279,23 @@ class Lineage:
         """Never choose this checkpoint again, until `release` says otherwise."""
         return self._mark(names.QUARANTINE, reference, reason)
 
+    def condemn(self, uri: str, reason: str) -> bool:
+        """Quarantine a checkpoint that attempts have died of; returns whether that was new.
+
+        What belongs to another lineage is not this one's to judge, and what is broken or not there any
+        more is passed over anyway.
+        """
+        view = LineageView(self._store)
+        place = view.place(uri)
+        if place is None or place in view.quarantined:
+            return False
+        try:
+            self.quarantine(uri, reason)
+        except (CheckpointBroken, CheckpointNotFound):
+            return False
+        log.warning("%s is quarantined: %s", uri, reason)
+        return True
+
     def quarantine_reason(self, reference: Reference | str) -> str:
         """Return why a checkpoint is quarantined, or an empty string when it is not."""
         return LineageView(self._store).quarantined.get(self._placed(reference)[1], "")
@@ -308,11 +325,7 @@ class Lineage:
                 can="Read their logs; after a fix, start a new generation or raise the attempt's own limits.",
                 attempts=verdict.deaths,
             )
-        view = LineageView(self._store)
-        place = view.place(verdict.quarantine)
-        if place and place not in view.quarantined:
-            self.quarantine(verdict.quarantine, verdict.reason)
-            log.warning("%s is quarantined: %s", verdict.quarantine, verdict.reason)
+        self.condemn(verdict.quarantine, verdict.reason)
         return verdict
 
     def _search(

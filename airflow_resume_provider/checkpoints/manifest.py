@@ -78,6 +78,8 @@ class Manifest:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.files:
+            raise _unreadable("The manifest names no file, so there is nothing to resume from.")
         _check_paths(self.files, self.directories)
         total = sum(entry.size for entry in self.files)
         if self.total_bytes not in (-1, total):

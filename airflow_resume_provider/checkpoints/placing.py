@@ -151,6 +151,9 @@ class Place:
         """Remove what a killed restore left; nobody else is at work while the lock is held."""
         for left in self._around.glob(f"{_escaped(self._stem)}restoring-*"):
             shutil.rmtree(left, ignore_errors=True)
+        for left in self._around.glob(_escaped(self.ready_mark.name) + "." + "[0-9a-f]" * 8):
+            with suppress(OSError):
+                left.unlink()
 
     def _untouched(self, old: Mapping[str, Any]) -> list[str]:
         """Return the files that the `old` mark knows of and that are still as they were."""

@@ -103,6 +103,7 @@ class _Sweep:
         for connection in [self._connections[fd] for fd, _ in ready if fd in self._connections]:
             whole = self._step(connection) if self._connections.get(connection.fd) is connection else None
             if whole is not None:
+                self._failures = 0
                 arrived.append((connection, connection.number, whole))
         # All that follow are asked for at once, so that they are on their way while these are taken:
         # a service that is woken for each request takes longer, and so does who has to wake it.
@@ -171,13 +172,13 @@ class _Sweep:
 
     def _go_on(self, connection: _Connection) -> None:
         """Ask for the next object over a connection whose last one is whole; its bytes stay meanwhile."""
-        self._failures = 0
         wanted = connection.keeps and len(self._connections) <= self._most
         following = next(self._numbers, None) if wanted else None
         if following is None:
             keeps = connection.keeps
             self._close(connection)
-            if not keeps:
+            # Who takes what has come may need the descriptor, where there are few.
+            if not keeps and len(self._connections) < self._most:
                 self._open(1)
             return
         try:

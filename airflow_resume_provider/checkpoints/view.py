@@ -91,9 +91,10 @@ class LineageView:
         return {}
 
     def resumed_from(self, attempt: int) -> str:
-        """Return what an attempt records to have restored."""
+        """Return what an attempt records to have restored, unless only a newer attempt can have made it."""
         source = self.record(attempt, "attempt.json").get("resumed_from")
-        return self.own(source) if isinstance(source, str) else ""
+        place = self.place(source) if isinstance(source, str) else None
+        return self.own(source) if isinstance(source, str) and not (place and place[0] > attempt) else ""
 
     def own(self, uri: str) -> str:
         """Return the lineage's own spelling of one of its checkpoints, and any other URI as it is."""

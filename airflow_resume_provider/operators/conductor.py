@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_resume_provider.hooks.batch import ResumableBatchHook
 
 log = logging.getLogger(__name__)
+_DEADLY = "attempts died quickly from it, again and again"
 
 UNSEEN = "STATE_UNSPECIFIED"  # of a job that could not be looked at
 LAST_WORD_SECONDS = 30.0
@@ -169,7 +170,7 @@ class Conductor:
         adopted = int(account.intent.try_number) < self.training.try_number
         decision = decide(course.ledger, verdict, self.plan.rules, adopted=adopted)
         if decision.quarantine:
-            self._quarantine(course, decision.quarantine)
+            course.lineage.condemn(decision.quarantine, _DEADLY)
         if decision.action is Action.FAIL:
             self._show(course, account.number + 1)
             raise _error(course.ledger.entries[-1], verdict, decision)
@@ -232,18 +233,13 @@ class Conductor:
             decision.action,
         )
         if decision.quarantine:
-            self._quarantine(course, decision.quarantine)
+            course.lineage.condemn(decision.quarantine, _DEADLY)
         if decision.action is Action.FINISH:
             return self._finish(course, account)
         self._show(course, account.number + 1)
         if decision.action is Action.RESUBMIT:
             return self.submitter.submit(course, account.number + 1, decision.rung, decision.reason)
         raise _error(course.ledger.entries[-1], verdict, decision)
-
-    def _quarantine(self, course: Course, uri: str) -> None:
-        reason = "attempts died quickly from it, again and again"
-        log.warning("%s is put in quarantine: %s", uri, reason)
-        course.lineage.quarantine(uri, reason)
 
     # -- what both share -------------------------------------------------------
 

@@ -6,6 +6,7 @@ as JSON. Imports and connections' libraries are loaded before the clock starts.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -123,7 +124,8 @@ def sockets_to_disk(job: str, bucket: str, prefix: str, directory: Path) -> Call
         for name, size in {name: size for name, _, _, size in pieces}.items():
             with (directory / Path(name).name).open("wb") as file:
                 file.truncate(size)
-        _side_by_side(2, lambda piece: _receive(bucket, *piece, directory), pieces)
+        streams = min(8, max(2, os.cpu_count() or 1))
+        _side_by_side(streams, lambda piece: _receive(bucket, *piece, directory), pieces)
 
     return fetch
 
@@ -135,7 +137,9 @@ def _ranges(bucket: str, prefix: str) -> list[tuple[str, int, int, int]]:
     return sorted(found, key=lambda piece: piece[1])
 
 
-def _side_by_side(streams: int, work: Callable[[tuple[str, int, int, int]], None], pieces: list) -> None:
+def _side_by_side(
+    streams: int, work: Callable[[tuple[str, int, int, int]], None], pieces: list[tuple[str, int, int, int]]
+) -> None:
     with ThreadPoolExecutor(streams) as pool:
         list(pool.map(work, pieces))
 
@@ -149,15 +153,19 @@ def _receive(bucket: str, name: str, start: int, end: int, size: int, directory:
         (directory / Path(name).name).open("r+b", buffering=0) if directory else nullcontext() as file,
     ):
         connection.sendall(request.encode())
-        head = b""
+        head = connection.recv(1)
         while not head.endswith(b"\r\n\r\n"):
-            head += connection.recv(1)
+            head += (byte := connection.recv(1))
+            if not byte:
+                break
+        if b" 206 " not in head:
+            raise ConnectionError(f"{name} was answered with {head!r}")
         while start < end:
             got = connection.recv_into(buffer[: min(len(buffer), end - start)], 0, socket.MSG_WAITALL)
             if not got:
                 raise ConnectionError(f"{name} ended at {start}, not {end}")
-            if file:
-                os.pwrite(file.fileno(), buffer[:got], start)
+            if file and os.pwrite(file.fileno(), buffer[:got], start) < got:
+                raise OSError(errno.ENOSPC, "the disk is full")
             start += got
 
 

@@ -16,7 +16,8 @@ from airflow_resume_provider.checkpoints.store import StoreOptions, open_store
 from airflow_resume_provider.checkpoints.store_errors import translate
 from airflow_resume_provider.errors import InvalidInput, ManifestUnreadable, PermissionDenied
 
-MANIFEST = {"schema": 1, "training_id": "t", "attempt": 1, "index": 0, "step": 0, "files": []}
+ENTRY = {"path": "w", "size": 0, "crc32c": "AAAAAA=="}
+MANIFEST = {"schema": 1, "training_id": "t", "attempt": 1, "index": 0, "step": 0, "files": [ENTRY]}
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

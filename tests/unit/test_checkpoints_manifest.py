@@ -55,7 +55,9 @@ def read(data: Any, uri: str = URI) -> Manifest:
 @st.composite
 def manifests(draw: Callable[..., Any]) -> Manifest:
     # One fixed depth keeps a file from being another file's directory.
-    paths = draw(st.lists(PATHS.filter(lambda path: path.count("/") == 1), unique=True, max_size=6))
+    paths = draw(
+        st.lists(PATHS.filter(lambda path: path.count("/") == 1), unique=True, min_size=1, max_size=6)
+    )
     entries = [
         FileEntry(
             path=path,
@@ -173,9 +175,9 @@ def test_duplicates_are_named(paths: tuple[str, str]) -> None:
 
 def test_placeholder_entries_are_directories() -> None:
     """An entry that ends in a slash is an empty directory, as other tools write it."""
-    files = [{"path": "ckpt/", "size": 0, "crc32c": checksum.encode(0)}]
+    files = [{"path": path, "size": 0, "crc32c": checksum.encode(0)} for path in ("ckpt/", "weights")]
     manifest = read(plain(files=files))
-    assert manifest.files == ()
+    assert [entry.path for entry in manifest.files] == ["weights"]
     assert manifest.directories == ("ckpt",)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -214,6 +216,44 @@ def test_a_poisoned_checkpoint_is_quarantined(tmp_path):
             world.proceed(step)
         world.next_try()
         step = world.begin()
+    assert world.ti.xcoms["checkpoint"]["step"] == 10
+
+
+def test_a_warm_start_that_kills_is_no_reason_to_fail_otherwise(tmp_path):
+    """The checkpoint of another training cannot be quarantined here; its deaths are what people are told."""
+    other = World(tmp_path / "other")
+    step = other.begin()
+    source = other.commit(step, 5).uri
+    world = World(tmp_path / "own", resume_from=source)
+    step = world.begin()
+    for _ in range(3):
+        world.run(step, commits=0, code=1, seconds=5)
+        with pytest.raises(AttemptFailed):
+            world.proceed(step)
+        world.next_try()
+        step = world.begin()
+    assert world.ti.xcoms["checkpoint"]["uri"] == source
+
+
+@pytest.mark.parametrize("spoil", ["manifest.json", ""])
+def test_a_poisoned_checkpoint_that_broke_meanwhile_is_walked_past(tmp_path, spoil):
+    """It cannot be quarantined any more, and need not be: the next try resumes from the one before."""
+    world = World(tmp_path)
+    step = world.begin()
+    world.run(step, commits=2, code=50001)
+    step = world.proceed(step)
+    world.run(step, commits=0, code=1, seconds=5)
+    with pytest.raises(AttemptFailed):
+        world.proceed(step)
+    world.next_try()
+    step = world.begin()
+    place = Path(world.ti.xcoms["checkpoint"]["uri"].removeprefix("file://"))
+    world.run(step, commits=0, code=1, seconds=5)
+    (place / "manifest.json").write_text("{") if spoil else shutil.rmtree(place)
+    with pytest.raises(AttemptFailed):
+        world.proceed(step)
+    world.next_try()
+    world.begin()
     assert world.ti.xcoms["checkpoint"]["step"] == 10
 
 

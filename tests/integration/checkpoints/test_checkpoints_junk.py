@@ -82,6 +82,8 @@ BROKEN = {
     "a schema version in other digits": {"schema": "١"},
     "fewer bytes than none": {"total_bytes": -1},
     "a step before the first": {"step": -7},
+    "that it has no files": {"files": [], "total_bytes": 0},
+    "that it is a directory without files": {"files": [], "total_bytes": 0, "directories": ["empty"]},
 }
 
 
@@ -95,6 +97,18 @@ def test_a_manifest_that_says_nonsense_is_passed_over(root: Path, changes: dict[
     assert choice.reference is not None
     assert choice.reference.step == 1
     assert [each.reason for each in choice.passed_over] != [""]
+
+
+def test_what_only_a_newer_attempt_can_have_made_is_no_source(root: Path, tmp_path: Path) -> None:
+    """An attempt that records to have resumed from the future is not believed: that would fork the chain."""
+    lineage = Lineage.open(f"file://{root}")
+    newer = lineage.commit(tmp_path / "source", attempt=3, step=3)
+    path = root / "attempts/0002/attempt.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"schema": 1, "attempt": 2, "resumed_from": newer.uri}))
+    choice = lineage.choose(3)
+    assert choice.reference is not None
+    assert (choice.reference.attempt, choice.reference.step) == (1, 2)
 
 
 def test_programs_are_told_of_errors_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

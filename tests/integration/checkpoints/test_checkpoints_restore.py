@@ -343,6 +343,16 @@ def test_killed_at_any_moment(uri: str, tmp_path: Path, server: DisturbedServer,
     assert not [name for name in listed(tmp_path) if "restoring" in name]
 
 
+def test_half_a_ready_mark_goes_and_nothing_else(raw: Raw, tmp_path: Path) -> None:
+    """What a restore that was killed while it wrote its mark has left is removed by the next one."""
+    raw.checkpoint(1, 0, {"a": b"x"})
+    for name in (".out.ready.json.0123abcd", ".out.ready.json.backup"):
+        (tmp_path / name).write_text("{")
+    Lineage.open(raw.uri).restore(2, tmp_path / "out")
+    marks = {name for name in listed(tmp_path) if name.startswith(".out")}
+    assert marks == {".out.ready.json", ".out.ready.json.backup"}
+
+
 def test_two_restores_share_one_download(gs_uri: str, tmp_path: Path, server: DisturbedServer) -> None:
     """Two that start together fetch each object once, and the second does not rewrite (openpi#846)."""
     lineage = Lineage.open(gs_uri)
