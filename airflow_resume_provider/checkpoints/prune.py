@@ -158,6 +158,9 @@ class _Known:
     def resumed_from(self, attempt: int) -> str:
         return self._view.resumed_from(attempt)
 
+    def place(self, uri: str) -> tuple[int, int] | None:
+        return self._view.place(uri)
+
     def examine(self, uri: str) -> Reference | str:
         found = self._candidates.get(uri)
         return "it is not here" if found is None else found.defect or found.reference

@@ -3,8 +3,8 @@
 Newest attempt first, in it the highest index first. An attempt without a
 restorable checkpoint of its own passes to what it had itself resumed from, then
 to the attempt before it. Attempts of the same or a higher number are never
-looked at, and neither is anything outside the lineage except what an attempt
-records that it resumed from, and `fallback`.
+looked at, and neither is anything outside the lineage except `fallback`, or, where
+that lies inside or is not given, what an attempt records that it resumed from.
 
 A zombie, an attempt that commits after a newer one has begun, changes nothing as
 long as a newer attempt has a checkpoint or has recorded where it resumed from.
@@ -60,6 +60,9 @@ class View(Protocol):
     def resumed_from(self, attempt: int) -> str:
         """Return the URI that an attempt records to have restored, or an empty string."""
 
+    def place(self, uri: str) -> tuple[int, int] | None:
+        """Return attempt and index of a checkpoint of this lineage; `None` for any other URI."""
+
     def examine(self, uri: str) -> Reference | str:
         """Return the reference of a complete checkpoint, or the reason why it is none."""
 
@@ -70,7 +73,8 @@ def select(attempt: int, view: View, *, fallback: str = "", restarted: bool = Fa
     Args:
         attempt: the attempt that is about to start.
         view: what is known of the lineage.
-        fallback: URI taken when the lineage itself has nothing (a warm start).
+        fallback: URI taken when the lineage itself has nothing (a warm start). It also replaces
+            another warm start that an earlier attempt has recorded: whoever names it has corrected that.
         restarted: the same attempt started a second time, so its own commits count too.
     """
     earlier = sorted(
@@ -92,7 +96,8 @@ def _candidates(earlier: Sequence[int], view: View, fallback: str) -> Iterator[t
         for _, uri in sorted(view.checkpoints(number), reverse=True):
             yield uri, f"the newest complete checkpoint of attempt {number}"
         source = view.resumed_from(number)
-        if source:
+        corrected = fallback not in ("", source) and view.place(source) is view.place(fallback) is None
+        if source and not corrected:
             yield (
                 source,
                 f"what attempt {number} had itself resumed from; it has no usable checkpoint of its own",

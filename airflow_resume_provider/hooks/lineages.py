@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,16 +15,22 @@ if TYPE_CHECKING:
     from airflow_resume_provider.checkpoints import History, Lineage, StoreOptions
 
 
+_GENERATION = re.compile(r"g[1-9][0-9]{0,8}")
+
+
 def newest_generation(
     key: TrainingKey, root: str, opened: Callable[[str], Lineage]
 ) -> tuple[int, Lineage | None]:
-    """Return the newest generation that exists and its lineage, `(0, None)` before the first."""
-    newest: tuple[int, Lineage | None] = (0, None)
-    while True:
-        lineage = opened(key.lineage_uri(root, newest[0] + 1))
-        if lineage.training() is None:
-            return newest
-        newest = (newest[0] + 1, lineage)
+    """Return the newest generation that exists and its lineage, `(0, None)` before the first.
+
+    Older ones may have been deleted: nobody needs them.
+    """
+    there = opened(key.directory(root)).store.directories("")
+    for number in sorted((int(name[1:]) for name in there if _GENERATION.fullmatch(name)), reverse=True):
+        lineage = opened(key.lineage_uri(root, number))
+        if lineage.training() is not None:
+            return number, lineage
+    return 0, None
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class Conductor:
         self.outlets = getattr(context.get("task"), "outlets", None)
         self._ended: Shown | None = None
         self._held = ""  # the job that is not known to be over
+        self._looked = False  # whether it is known what an earlier try has left
 
     @property
     def waiting(self) -> Waiting | None:
@@ -93,9 +94,11 @@ class Conductor:
         remembered = self.publisher.remembered_ledger(generation)
         course = Course(lineage, generation, ledger_of(history, remembered))
         self.training.cancel_strays(history, course.ledger)
+        self._looked = True
         number = history.newest_attempt
         if number == 0:
-            return self.submitter.submit(course, 1, 0, "the first attempt")
+            # What is remembered of a lineage that was deleted is another training's.
+            return self.submitter.submit(replace(course, ledger=Ledger()), 1, 0, "the first attempt")
         account = Account.of(history, number)
         if account.intent is None:
             return self.submitter.submit(course, number + 1, 0, "the attempt before was nobody's")
@@ -110,7 +113,7 @@ class Conductor:
         # Its container may have said something since, which the job's end alone does not show.
         account = Account.of(course.lineage.history(), account.number)
         if seen is None and account.silent:
-            return self._carry_out(course, account)
+            return self._carry_out(course, account, cleared)
         if seen is None and not self._over_without_job(course, account, cleared):
             # A job may not be found for minutes and run all the same: the trigger waits for that.
             return self.submitter.adopt(course, intent)
@@ -145,6 +148,9 @@ class Conductor:
         try:
             return self.training.look(name)
         except Exception as error:
+            if account.silent and self.training.denied(name, error):
+                log.warning("%s was intended where nobody may look: %r", name, error)
+                return None
             if cleared or not passing(error):
                 raise
             log.warning("%s could not be looked at, so it is waited for: %r", name, error)
@@ -154,25 +160,31 @@ class Conductor:
         """Whether a job that is not found needs no more patience."""
         return account.end is not None or cleared or _ended(course, account)
 
-    def _carry_out(self, course: Course, account: Account) -> Step:
-        """Submit what was intended, as long as that is still what would be submitted."""
+    def _carry_out(self, course: Course, account: Account, cleared: bool) -> Step:
+        """Submit what was intended, as long as that is still what would be submitted.
+
+        After a clear it is another one's: an intent says how often the task had been cleared by then.
+        """
         intent = account.intent
         rung = rung_of(intent)
-        if same_job(intent, self.submitter.intended(course, account.number, rung)):
+        if not cleared and same_job(intent, self.submitter.intended(course, account.number, rung)):
             log.info("Attempt %d was intended, its job was never created; it is now", account.number)
             return self.submitter.submit(course, account.number, rung, "intended before")
         log.info("Attempt %d was never created, and would be another one by now", account.number)
-        self.hook.cancel(intent.job_name)  # should it have been made after all
+        try:
+            self.hook.cancel(intent.job_name)  # should it have been made after all
+        except Exception as error:
+            if not self.training.denied(intent.job_name, error):
+                raise
         return self.submitter.submit(course, account.number + 1, rung, "what was intended has changed")
 
     def _heed(self, course: Course, account: Account, verdict: Verdict) -> None:
         """Fail what cannot succeed although nobody was there to see its end, and set aside what kills."""
         adopted = int(account.intent.try_number) < self.training.try_number
         decision = decide(course.ledger, verdict, self.plan.rules, adopted=adopted)
-        if decision.quarantine:
-            course.lineage.condemn(decision.quarantine, _DEADLY)
+        if decision.quarantine or decision.action is Action.FAIL:
+            self._tell(course, decision, account.number + 1)
         if decision.action is Action.FAIL:
-            self._show(course, account.number + 1)
             raise _error(course.ledger.entries[-1], verdict, decision)
 
     # -- the legs after it -----------------------------------------------------
@@ -180,7 +192,7 @@ class Conductor:
     def proceed(self, event: AttemptEvent) -> Step:
         """Take in the event of the attempt and do what follows from it."""
         carry = event.carry
-        self._held = event.job_name
+        self._held, self._looked = event.job_name, True
         self.submitter.began, self.submitter.goes_on = float(carry["began"]), True
         lineage = self.training.open(int(carry["generation"]))
         course = Course(lineage, int(carry["generation"]), Ledger.from_dict(carry["ledger"]))
@@ -232,11 +244,9 @@ class Conductor:
             verdict.reason.rstrip("."),
             decision.action,
         )
-        if decision.quarantine:
-            course.lineage.condemn(decision.quarantine, _DEADLY)
         if decision.action is Action.FINISH:
             return self._finish(course, account)
-        self._show(course, account.number + 1)
+        self._tell(course, decision, account.number + 1)
         if decision.action is Action.RESUBMIT:
             return self.submitter.submit(course, account.number + 1, decision.rung, decision.reason)
         raise _error(course.ledger.entries[-1], verdict, decision)
@@ -264,9 +274,17 @@ class Conductor:
         entry = timed(entry, account, ended, self.training.store_options)
         return replace(course, ledger=course.ledger.with_entry(entry))
 
+    def _tell(self, course: Course, decision: Decision, next_attempt: int) -> None:
+        """Set aside what kills and publish where the training stands; what fails here hides no verdict."""
+        try:
+            course.lineage.condemn(decision.quarantine, _DEADLY)
+            self._show(course, next_attempt)
+        except Exception:
+            log.exception("It could not be published where the training stands")
+
     def _show(self, course: Course, next_attempt: int) -> Any:
         """Publish where the training stands after an attempt's end, and return its checkpoint."""
-        reference = self.submitter.choose(course, next_attempt).reference
+        reference = self.submitter.standing(course, next_attempt)
         last = course.ledger.entries[-1]
         self.publisher.standing(course, reference, last.resumed_from)
         self._ended = Shown(
@@ -289,7 +307,8 @@ class Conductor:
         """Cancel the job that this leg holds if the leg ends by `error` and no try will adopt the job."""
         final = isinstance(error, TrainingFailed) or self.training.last_try
         waiting = self.waiting.job_name if self.waiting is not None else ""
-        for name in {self._held, waiting} - {""} if final else ():
+        left = "" if self._looked or not final else self.publisher.remembered_job()
+        for name in {self._held, waiting, left} - {""} if final else ():
             try:
                 if self.hook.cancel(name, budget=LAST_WORD_SECONDS):
                     log.warning("%s is cancelled: no try is left that could adopt it", name)

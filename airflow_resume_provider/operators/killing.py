@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from airflow_resume_provider.triggers.fence import Ruling, ruling
+from airflow_resume_provider.triggers.fence import Hold, Ruling, ruling
 
 if TYPE_CHECKING:
     from airflow_resume_provider.operators.conductor import Conductor
@@ -31,12 +31,16 @@ def kill(conductor: Conductor) -> None:
         )
 
 
+def meant(hold: Hold, last_try: bool) -> bool:
+    """Return whether no next try will adopt the job of a running task whose process is ended."""
+    return ruling(hold, waiting=NEVER if last_try else RUNNING) is Ruling.CANCEL
+
+
 def _kill_if_meant(conductor: Conductor) -> None:
     waiting = conductor.waiting
     if waiting is None:
         return
-    meant_to_run = NEVER if conductor.training.last_try else RUNNING
-    if ruling(waiting.hold, waiting=meant_to_run) is Ruling.LEAVE:
+    if not meant(waiting.hold, conductor.training.last_try):
         log.info("%s is left running for the next try to adopt", waiting.job_name)
         return
     conductor.submitter.killed = True

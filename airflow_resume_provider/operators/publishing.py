@@ -81,6 +81,18 @@ class Publisher:
             log.warning("The task state store could not be read, the lineage is enough: %r", error)
             return Ledger()
 
+    def remembered_job(self) -> str:
+        """Return the job that an earlier try left running, as far as is remembered, else an empty string."""
+        if (store := self._store) is None:
+            return ""
+        try:
+            state = store.get(STATE_KEY) or {}
+            last = Ledger.from_dict(state["ledger"]).entries[-1:] if state else ()
+        except Exception as error:
+            log.warning("The task state store could not be read: %r", error)
+            return ""
+        return "".join(entry.job_name for entry in last if entry.verdict is Kind.PENDING)
+
     def asset_events(self, outlets: Any, reference: Reference | None, training_id: str) -> None:
         """Attach the checkpoint's reference to the events of the task's outlets."""
         events = self._context.get("outlet_events")

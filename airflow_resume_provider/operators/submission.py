@@ -20,6 +20,7 @@ from airflow_resume_provider.attempts.ledger import Entry
 from airflow_resume_provider.attempts.placement import Placement
 from airflow_resume_provider.batch import jobs, labels
 from airflow_resume_provider.errors import AttemptFailed, InvalidInput, JobNotOurs, ManifestError
+from airflow_resume_provider.operators import killing
 from airflow_resume_provider.operators.failures import TrainingFailed
 from airflow_resume_provider.operators.plan import Resume
 from airflow_resume_provider.operators.publishing import Publisher
@@ -66,6 +67,7 @@ class Submitter:
         self.carried = carried
         self.waiting: Waiting | None = None
         self.killed = False  # a person ended the task while this leg was at work
+        self.disturbed = False  # somebody ended the task's process before there was anything to cancel
         self.goes_on = False  # whether this leg follows an attempt of the same try
         self.began = time.time()  # of the try; a later leg takes it from its event
 
@@ -83,12 +85,23 @@ class Submitter:
             raise TrainingFailed(f"resume_from={self.plan.resume_from} cannot be used: {why}")
         return choice
 
+    def standing(self, course: Course, attempt: int) -> Reference | None:
+        """Return the checkpoint that stands before an attempt, to be shown: nothing else depends on it.
+
+        What was named to begin with may be gone by the time that nobody needs it any more.
+        """
+        try:
+            return self.choose(course, attempt).reference
+        except TrainingFailed as error:
+            log.warning("%s", error)
+            return None
+
     def adopt(
         self, course: Course, intent: IntentRecord, seen: JobSeen | None = None, *, begun: bool = False
     ) -> Waiting:
         """Wait for a job that is there already; one that has `begun` is past its queue deadline for good."""
         log.info("Adopting attempt %d, %s", intent.attempt, intent.job_name)
-        reference = self.choose(course, intent.attempt).reference
+        reference = self.standing(course, intent.attempt)
         placement = placement_of(intent, self.plan.rules.ladder[0])
         placement = replace(placement, queue_timeout=None) if begun else placement
         self._wait(course, intent, placement, reference)
@@ -109,6 +122,9 @@ class Submitter:
         waiting = self._wait(course, intent, placement, choice.reference)
         parent, _, job_id = intent.job_name.rpartition("/jobs/")
         job = self._job(course, intent, placement, job_id)
+        if self.disturbed and killing.meant(waiting.hold, self.training.last_try):
+            self.waiting = None
+            raise AttemptFailed("The task was ended before its job was there.", did="No job was created.")
         try:
             created, adopted = self.training.hook.submit(job, parent, job_id)
         except Exception as error:
@@ -119,9 +135,17 @@ class Submitter:
         if self.killed:
             # The kill came between the intent and the job, when there was nothing to cancel yet.
             self.training.hook.cancel(intent.job_name)
+        if adopted and intent is wanted and self._is_older(intent):
+            log.warning("%s is of an earlier training, whose lineage was deleted", intent.job_name)
+            return self.submit(course, attempt + 1, rung, reason)
         verb = "Adopted" if adopted else "Submitted"
         log.info("%s %s as attempt %d on %s: %s", verb, created.name, attempt, placement, choice.why)
         return waiting if adopted else self._queued(time.time())
+
+    def _is_older(self, intent: IntentRecord) -> bool:
+        """Whether the job that has the name of what was intended just now was over before that."""
+        seen = self.training.hook.look(intent.job_name)
+        return seen is not None and seen.over and 0 < seen.created < submitted_at(intent)
 
     def _rung(self, rung: int) -> Placement:
         return self.plan.rules.ladder[min(rung, len(self.plan.rules.ladder) - 1)]

@@ -344,10 +344,15 @@ class ResumableTrainOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """Cancel the job when a person ended the running task, and only then."""
-        if self._conductor is not None and self._conductor.waiting is not None:
-            from airflow_resume_provider.operators.killing import kill
+        if self._conductor is None:
+            return
+        if self._conductor.waiting is None:
+            # There is nothing to cancel yet; whoever is about to submit asks what this was about.
+            self._conductor.submitter.disturbed = True
+            return
+        from airflow_resume_provider.operators.killing import kill
 
-            kill(self._conductor)
+        kill(self._conductor)
 
 
 __all__ = ["ResumableTrainOperator"]

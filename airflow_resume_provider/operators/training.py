@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_resume_provider.attempts import identity
 from airflow_resume_provider.attempts.ledger import Ledger
 from airflow_resume_provider.attempts.verdict import Kind, explained
+from airflow_resume_provider.batch.retrying import passing
 from airflow_resume_provider.hooks.lineages import ledger_of, newest_generation
 from airflow_resume_provider.operators.plan import OnClear, Plan, Resume
 
@@ -160,10 +161,30 @@ class Training:
             newest = attempt.number == history.newest_attempt and not newest_too
             if over or newest or attempt.intent is None:
                 continue
-            seen = self.hook.look(attempt.intent.job_name)
-            if seen is not None and not seen.over:
-                log.warning("%s still ran although its task is gone; it is cancelled", seen.name)
-                self.hook.cancel(seen.name)
+            # A job that was created a moment ago can be cancelled before it can be looked at.
+            unseen = newest_too and attempt.number == history.newest_attempt
+            self._end_stray(attempt.intent.job_name, unseen=unseen)
+
+    def _end_stray(self, name: str, *, unseen: bool) -> None:
+        try:
+            seen = self.hook.look(name)
+            if seen is None and unseen:
+                self.hook.cancel(name)
+            elif seen is not None and not seen.over:
+                log.warning("%s still ran although its task is gone; it is cancelled", name)
+                self.hook.cancel(name)
+        except Exception as error:
+            if not self.denied(name, error):
+                raise
+            log.warning("%s lies where nobody may look; end it there, should it run: %r", name, error)
+
+    def denied(self, job_name: str, error: Exception) -> bool:
+        """Return whether a job can be neither seen nor ended because its place is none of today's plan's.
+
+        A project or region that was wrong, and was corrected, must not stand in the way for ever.
+        """
+        here = {f"projects/{self.plan.project}/locations/{rung.region}" for rung in self.plan.rules.ladder}
+        return job_name.rpartition("/jobs/")[0] not in here and not passing(error)
 
 
 def _iso(moment: Any) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from google.api_core import exceptions
 
 from airflow_resume_provider.attempts.event import AttemptEvent, EventKind
 from airflow_resume_provider.attempts.observation import EventSeen, JobSeen
@@ -48,6 +51,7 @@ class FakeBatch:
     jobs: dict[str, JobSeen] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     refuse: Exception | None = None
+    forbidden: str = ""  # a project, or a location, of which the API says no more than that
     crash_after_create: bool = False
     gcp_conn_id: str = "google_cloud_default"
     impersonation_chain: str | None = None
@@ -55,6 +59,7 @@ class FakeBatch:
 
     def submit(self, job: Any, parent: str, job_id: str) -> tuple[Any, bool]:
         name = f"{parent}/jobs/{job_id}"
+        self._permit(name)
         if self.refuse is not None:
             raise self.refuse
         if name in self.created:
@@ -62,16 +67,22 @@ class FakeBatch:
                 raise JobNotOurs("taken", job_name=name)
             return SimpleNamespace(name=name), True
         self.created[name] = job
-        self.jobs[name] = JobSeen(name=name, state="QUEUED", created=1.0)
+        self.jobs[name] = JobSeen(name=name, state="QUEUED", created=time.time())
         if self.crash_after_create:
             self.crash_after_create = False
             raise Crash
         return SimpleNamespace(name=name), False
 
+    def _permit(self, name: str) -> None:
+        if self.forbidden and name.startswith(self.forbidden):
+            raise exceptions.Forbidden("Permission denied, or it may not exist")
+
     def look(self, name: str, *, with_tasks: bool = False) -> JobSeen | None:
+        self._permit(name)
         return self.jobs.get(name)
 
     def cancel(self, name: str, *, budget: float | None = None) -> bool | None:
+        self._permit(name)
         self.cancelled.append(name)
         seen = self.jobs.get(name)
         if seen is None:

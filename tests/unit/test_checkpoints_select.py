@@ -38,6 +38,12 @@ class World:
     def resumed_from(self, attempt: int) -> str:
         return self.sources.get(attempt, "")
 
+    def place(self, where: str) -> tuple[int, int] | None:
+        if not where.startswith("gs://b/l/"):
+            return None
+        _, _, attempt, _, index = where.rsplit("/", 4)
+        return int(attempt), int(index)
+
     def examine(self, where: str) -> Reference | str:
         if where in self.defects:
             return self.defects[where]
@@ -67,6 +73,18 @@ def test_newest_attempt_first_and_no_further_than_needed() -> None:
     world = World({1: [0, 1], 2: [2], 3: [3]})
     assert chosen(world, 4) == uri(3, 3)
     assert world.looked == [3]
+
+
+def test_a_corrected_warm_start_counts_and_an_own_offer_changes_nothing() -> None:
+    """Another warm start that an earlier attempt recorded is replaced by the one that is named now."""
+    wrong, right = "gs://b/wrong", "gs://b/right"
+    world = World({1: [], 2: []}, sources={1: wrong}, elsewhere={wrong, right})
+    assert chosen(world, 3) == wrong
+    assert chosen(world, 3, fallback=right) == right
+    assert chosen(world, 3, fallback=wrong) == wrong
+    world.commits[2] = [0]
+    world.defects[uri(2, 0)] = "broken"
+    assert chosen(world, 3, fallback=uri(2, 0)) == wrong
 
 
 def test_equal_and_newer_attempts_are_never_looked_at() -> None:
