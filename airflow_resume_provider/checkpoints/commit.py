@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from airflow_resume_provider.checkpoints import checksum, names
 from airflow_resume_provider.checkpoints.claims import Busy, Claim, claim_next, claimed, is_alive, release
-from airflow_resume_provider.checkpoints.json_values import finite
+from airflow_resume_provider.checkpoints.json_values import finite, is_shallow
 from airflow_resume_provider.checkpoints.manifest import FileEntry, Manifest
 from airflow_resume_provider.checkpoints.progress import Meter, Watcher
 from airflow_resume_provider.checkpoints.reference import Reference
@@ -66,8 +66,10 @@ def _check_json(name: str, value: Any) -> None:
     try:
         if not isinstance(value, Mapping):
             raise TypeError("not an object")
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        if not is_shallow(value):
+            raise ValueError("it is nested too deeply")
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{name} must be a JSON object: {error}.", parameter=name, value=value) from error
 
 

@@ -32,6 +32,8 @@ from airflow_resume_provider.errors import (
 
 T = TypeVar("T")
 # A staged object's name starts so; it is no object until it is linked into place.
+# A checkpoint's own parts: attempts/N/checkpoints/INDEX.
+_CHECKPOINT_DEPTH = 4
 _STAGED = names.STAGED
 _REFUSED = {
     errno.EACCES: "read access",
@@ -116,7 +118,7 @@ class FileStore:
 
     def delete(self, name: str) -> None:
         """Delete an object, or an empty directory, and the directories that this leaves empty."""
-        path = self._path(name.rstrip("/"))
+        path = self._unlinked(self._path(name.rstrip("/")))
         if not name.endswith("/"):
             with suppress(ObjectNotFound):
                 self._ask("delete", name, path.unlink)
@@ -125,6 +127,12 @@ class FileStore:
                 if directory == self.root:
                     return
                 directory.rmdir()
+
+    def _unlinked(self, path: Path) -> Path:
+        """Return the link through which a checkpoint shows a file that lies elsewhere, else the path."""
+        inside = path.relative_to(self.root).parts if path != self.root else ()
+        above = [self.root.joinpath(*inside[:depth]) for depth in range(_CHECKPOINT_DEPTH + 1, len(inside))]
+        return next((link for link in above if link.is_symlink()), path)
 
     def local_path(self, name: str) -> Path | None:
         """Return where the object lies on this machine."""
@@ -153,6 +161,8 @@ class FileStore:
     def _translate(self, what: str, name: str, error: OSError) -> Transient | ResumeError:
         uri = f"{self.uri}/{name}".rstrip("/")
         if isinstance(error, FileExistsError):
+            if (blocked := _obstacle(self._path(name).parent)) is not None:
+                return _misconfigured(blocked, uri)
             return AlreadyExists(f"{uri} is there already.", did="It was left as it is.", uri=uri)
         if what == "write" and error.errno == errno.ENOENT and not _obstacle(self._path(name).parent):
             # Somebody who prunes has just removed the directory, because it was empty.
@@ -226,7 +236,8 @@ def _walk(top: Path, prefix: str) -> Iterator[Listed]:
             yield Listed(f"{prefix}{entry.name}/", 0)
             yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
         elif entry.is_file() and not entry.name.startswith(_STAGED):
-            yield Listed(prefix + entry.name, entry.stat().st_size)
+            with suppress(FileNotFoundError):  # gone since; the others are still there
+                yield Listed(prefix + entry.name, entry.stat().st_size)
 
 
 def _regular(path: Path) -> Path:

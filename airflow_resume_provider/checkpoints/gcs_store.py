@@ -54,6 +54,7 @@ class GcsStore:
         self._reader = _client(bucket, options, read_timeout=options.read_seconds, timeout=24 * 3600)
         # While a part goes up nothing is read, so a read timeout would end slow uploads.
         self._writer = _client(bucket, options, timeout=120)
+        self._noter = _client(bucket, options, timeout=options.read_seconds)
         self._direct = DirectReader(bucket, options, _emulator(options))
         self._plain = PlainListing(bucket, options, _emulator(options))
 
@@ -129,7 +130,7 @@ class GcsStore:
 
         def put() -> None:
             tries.append(None)
-            obstore.put(self._writer, self._key(name), data, mode="create", use_multipart=False)
+            obstore.put(self._noter, self._key(name), data, mode="create", use_multipart=False)
 
         try:
             self._ask("write", name, put)
@@ -162,7 +163,7 @@ class GcsStore:
     def delete(self, name: str) -> None:
         """Delete an object."""
         try:
-            self._ask("delete", name, lambda: obstore.delete(self._writer, self._key(name)))
+            self._ask("delete", name, lambda: obstore.delete(self._noter, self._key(name)))
         except ObjectNotFound:
             return
 

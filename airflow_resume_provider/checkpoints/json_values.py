@@ -29,6 +29,12 @@ def finite(value: Any) -> Any:
     return _name(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def is_shallow(value: Any, levels: int = 100) -> bool:
+    """Return whether a JSON value is nested at most so deeply that everybody can walk through it."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return levels > 0 and all(is_shallow(each, levels - 1) for each in inner)
+
+
 def is_finite(value: Any) -> bool:
     """Return whether all numbers in a JSON value are numbers that JSON has."""
     try:

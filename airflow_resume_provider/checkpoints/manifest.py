@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from airflow_resume_provider.checkpoints import checksum, names
-from airflow_resume_provider.checkpoints.json_values import parse
+from airflow_resume_provider.checkpoints.json_values import is_shallow, parse
 from airflow_resume_provider.errors import (
     DuplicatePath,
     ManifestError,
@@ -126,8 +126,8 @@ class Manifest:
             world_size=_typed(data, "world_size", int, 1),
             directories=directories,
             total_bytes=-1 if data.get("total_bytes") is None else _natural(data, "total_bytes"),
-            metrics=_typed(data, "metrics", dict, {}),
-            metadata=_typed(data, "metadata", dict, {}),
+            metrics=_shallow(data, "metrics"),
+            metadata=_shallow(data, "metadata"),
             resumed_from=_typed(data, "resumed_from", str, ""),
             spec_digest=_typed(data, "spec_digest", str, ""),
             commit_id=_typed(data, "commit_id", str, ""),
@@ -170,6 +170,13 @@ def _typed(data: Mapping[str, Any], name: str, kind: type, default: Any = _REQUI
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
         raise _unreadable(f"The manifest's field {name!r} is {value!r}, not {kind.__name__}.")
+    return value
+
+
+def _shallow(data: Mapping[str, Any], name: str) -> Any:
+    value = _typed(data, name, dict, {})
+    if not is_shallow(value):
+        raise _unreadable(f"The manifest's field {name!r} is nested too deeply.")
     return value
 
 

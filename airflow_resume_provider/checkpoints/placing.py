@@ -35,6 +35,7 @@ from airflow_resume_provider.errors import InvalidInput
 log = logging.getLogger("airflow_resume_provider.checkpoints")
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_UNMOVABLE = (errno.EXDEV, errno.ENOSYS, errno.ENOTSUP)
 
 
 class Place:
@@ -104,10 +105,8 @@ class Place:
             merge(staged, self.directory, self._untouched(old))
         elif self._inside:
             self._fill(staged, aside)
-        elif aside:
-            _swap_aside(staged, self.directory, aside)
         else:
-            _swap(staged, self.directory)
+            self._swap(staged, aside)
         sync_directory(self._around)
         if keep_others:  # directories that were there before stay what they are
             own = {row[0] for row in state}
@@ -168,18 +167,34 @@ class Place:
 
     def _forget_asides(self, most: int | None) -> None:
         kept = sorted(self._around.glob(f"{_escaped(self._asides)}[0-9]*T*Z"))
-        for old in kept[: len(kept) - most] if most is not None else ():
+        for old in kept[: max(0, len(kept) - most)] if most is not None else ():
             _remove(old)
 
+    def _swap(self, staged: Path, aside: Path | None) -> None:
+        """Replace the directory as a whole where the system can, else all that is in it."""
+        try:
+            if aside:
+                _swap_aside(staged, self.directory, aside)
+            else:
+                _swap(staged, self.directory)
+        except OSError as error:
+            # A directory of a container image's layer, or a file system that renames files only.
+            if error.errno not in _UNMOVABLE:
+                raise
+            self._fill(staged, aside)
+
     def _fill(self, staged: Path, aside: Path | None) -> None:
-        """Replace the contents of a mount point, which cannot itself be renamed."""
+        """Replace the contents of a directory that cannot itself be renamed, such as a mount point."""
+        self.directory.mkdir(exist_ok=True)
         if aside:
             aside.mkdir()
         for old in list(self.directory.iterdir()):
             if not old.name.startswith(self._own):
-                old.rename(aside / old.name) if aside else _remove(old)
+                shutil.move(old, aside / old.name) if aside else _remove(old)
         for new in list(staged.iterdir()):
-            new.rename(self.directory / new.name)
+            shutil.move(new, self.directory / new.name)
+        if not self._inside:  # what had to be copied is not durable by having been so elsewhere
+            sync_tree(self.directory)
 
 
 def _escaped(stem: str) -> str:
@@ -228,7 +243,12 @@ def _swap(staged: Path, directory: Path) -> None:
 def _swap_aside(staged: Path, directory: Path, aside: Path) -> None:
     """Put `staged` in the place of `directory`, which becomes `aside`."""
     staged.rename(aside)
-    if not _exchange(aside, directory):
+    try:
+        exchanged = _exchange(aside, directory)
+    except OSError:
+        aside.rename(staged)
+        raise
+    if not exchanged:
         aside.rename(staged)
         directory.rename(aside)
         staged.rename(directory)

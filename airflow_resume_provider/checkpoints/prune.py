@@ -32,7 +32,13 @@ from airflow_resume_provider.checkpoints.retention import Candidate, Policy, che
 from airflow_resume_provider.checkpoints.select import select
 from airflow_resume_provider.checkpoints.store import Store, exists
 from airflow_resume_provider.checkpoints.view import ABANDONED, NO_MANIFEST, LineageView, reference_of
-from airflow_resume_provider.errors import AlreadyExists, CheckpointBroken, PermissionDenied, StoreError
+from airflow_resume_provider.errors import (
+    AlreadyExists,
+    CheckpointBroken,
+    PermissionDenied,
+    StoreError,
+    StoreUnavailable,
+)
 
 log = logging.getLogger("airflow_resume_provider.checkpoints")
 
@@ -254,6 +260,8 @@ def _delete_all(store: Store, kept: Mapping[str, str], jobs: Mapping[str, Callab
         except StoreError as error:
             failed[uri] = error.seen
             log.warning("Could not delete %s: %s", uri, error)
+            if isinstance(error, StoreUnavailable):  # each further one would be waited for as long
+                break
     return Pruned(kept, tuple(deleted), failed, False)
 
 

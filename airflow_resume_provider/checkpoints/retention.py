@@ -88,7 +88,7 @@ def keep(candidates: Sequence[Candidate], policy: Policy, protected: Collection[
     for candidate in chain:
         if candidate.reference.uri in protected:
             kept.setdefault(candidate.reference.uri, "pinned, or needed to resume from")
-    for reference in good[len(good) - policy.keep_last :]:
+    for reference in good[max(0, len(good) - policy.keep_last) :]:
         kept.setdefault(reference.uri, f"among the newest {policy.keep_last}")
     for reference in _best(good, policy):
         kept.setdefault(reference.uri, f"among the best {policy.keep_best} by {policy.metric}")
@@ -115,6 +115,9 @@ def metric(metrics: Mapping[str, Any], name: str) -> float | None:
         value = metrics
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond all floats
+        return None

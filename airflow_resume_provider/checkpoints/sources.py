@@ -94,7 +94,12 @@ def _walk(path: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
     identity = status.st_dev, status.st_ino
     if identity in above:
         raise FormatError(f"{path} is a link to a directory that it lies in.", did="Nothing was committed.")
-    entries = sorted(path.iterdir())
+    try:
+        entries = sorted(path.iterdir())
+    except OSError as error:
+        raise FormatError(
+            f"{path} cannot be read: {error.strerror}.", did="Nothing was committed."
+        ) from error
     if not entries:
         yield path
     for entry in entries:

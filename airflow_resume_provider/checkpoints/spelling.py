@@ -45,4 +45,7 @@ def _tidy(uri: str) -> str:
 
 
 def _real(tidy: str) -> str:
-    return "file://" + os.path.realpath(tidy[7:]) if tidy.startswith("file:///") else tidy
+    try:
+        return "file://" + os.path.realpath(tidy[7:]) if tidy.startswith("file:///") else tidy
+    except ValueError:  # a name that no file can have
+        return tidy

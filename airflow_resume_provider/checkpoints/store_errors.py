@@ -19,7 +19,8 @@ from airflow_resume_provider.errors import (
 )
 
 _STATUS = re.compile(r"status(?: code)?:? ?(\d{3})")
-_PERMISSION = re.compile(r"storage\.\w+\.\w+")
+_ANSWER = re.compile(r"(?:^| - )Server returned non-2xx status code: (\d{3})(.*)", re.S)
+_PERMISSION = re.compile(r"\bstorage\.(?!googleapis\b)\w+\.\w+")
 _DEBUG = re.compile(r"\s*\n+Debug source:.*", re.S)
 _PREFIX = re.compile(
     r"^(Generic \w+ error|Object at location .{1,900} \w+ ?\w*|The operation lacked .*?): ", re.S
@@ -63,19 +64,28 @@ def said(error: BaseException) -> str:
     return " ".join(text.split())[:400]
 
 
+def _answer(error: BaseException) -> tuple[int | None, str]:
+    """Return the status and the words of the service: an address may hold any of the words looked for."""
+    text = _DEBUG.sub("", str(error))
+    if found := _ANSWER.search(text):
+        return int(found[1]), found[2]
+    status = _STATUS.search(text)
+    return int(status[1]) if status else None, text
+
+
 def translate(error: BaseException, *, what: str, uri: str) -> Transient | ResumeError:
     """Return what to raise for `error`, seen while doing `what` (list, read, write, delete)."""
     text = str(error)
-    status = _status(text)
+    status, answer = _answer(error)
     if type(error).__name__ == "InvalidPathError":
         return _unlistable(said(error), uri)
     if _TOKEN.search(text) and not _is_transient(status, error):
         return _no_token(said(error), uri)
-    misconfigured = _misconfigured(text, uri) if status and 400 <= status < 500 else None
+    misconfigured = _misconfigured(answer, uri) if status and 400 <= status < 500 else None
     if misconfigured:
         return misconfigured
     if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
-        return _denied(text, said(error), what, uri, status)
+        return _denied(answer, said(error), what, uri, status)
     if status == 412 or type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
         return AlreadyExists(f"{uri} is there already.", did="It was left as it is.", uri=uri)
     if status == 416:
@@ -110,11 +120,6 @@ def _unlistable(short: str, uri: str) -> Unlistable:
         can="Delete or rename the object that this names.",
         uri=uri,
     )
-
-
-def _status(text: str) -> int | None:
-    match = _STATUS.search(text)
-    return int(match[1]) if match else None
 
 
 def _misconfigured(text: str, uri: str) -> StoreMisconfigured | None:

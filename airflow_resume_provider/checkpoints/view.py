@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_resume_provider.checkpoints import names
 from airflow_resume_provider.checkpoints.json_values import parse
@@ -30,6 +29,7 @@ NO_MANIFEST = "it has no manifest: its commit was never finished"
 QUARANTINED = "it is quarantined"
 ABANDONED = "its commit was abandoned, and another writer took its place"
 _READERS = 32
+T = TypeVar("T")
 
 
 class LineageView:
@@ -197,10 +197,20 @@ class LineageView:
         return manifest
 
 
+def twice(read: Callable[[], T], damaged: type[Exception]) -> T:
+    """Read what is damaged once more, like files: that tells a bad transfer from a bad object."""
+    try:
+        return read()
+    except Abandoned:
+        raise
+    except damaged:
+        return read()
+
+
 def read_json(store: Store, name: str) -> Mapping[str, Any]:
     """Read a small JSON object; what is absent, or is no JSON object, reads as empty."""
     try:
-        data = parse(store.read(name))
+        data = twice(lambda: parse(store.read(name)), ValueError)
     except (ObjectNotFound, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
@@ -212,13 +222,13 @@ def read_training(store: Store) -> Mapping[str, Any]:
     Raises `ManifestUnreadable` when somebody has, in words that cannot be read.
     """
     try:
-        data = json.loads(store.read(names.TRAINING))
+        data = twice(lambda: parse(store.read(names.TRAINING)), ValueError)
         if isinstance(data, dict) and isinstance(data.get("training_id"), str):
             return data
         defect = "it names no training_id"
     except ObjectNotFound:
         return {}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         defect = f"it is not JSON ({error}); it may be truncated"
     uri = f"{store.uri}/{names.TRAINING}"
     raise ManifestUnreadable(
@@ -231,7 +241,8 @@ def read_training(store: Store) -> Mapping[str, Any]:
 
 def read_manifest(store: Store, prefix: str, uri: str) -> Manifest:
     """Read a checkpoint's manifest; raises `ObjectNotFound` or a `ManifestError`."""
-    return Manifest.from_json(store.read(_below(prefix, names.MANIFEST)), uri=uri)
+    name = _below(prefix, names.MANIFEST)
+    return twice(lambda: Manifest.from_json(store.read(name), uri=uri), ManifestUnreadable)
 
 
 def reference_of(manifest: Manifest, uri: str) -> Reference:

@@ -99,7 +99,8 @@ class Option(NamedTuple):
     help: str
 
 
-def _flag(text: str) -> bool:
+def flag(text: str) -> bool:
+    """Read yes or no; raises `argparse.ArgumentTypeError` for what is neither."""
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("", "0", "false", "no", "off"):
@@ -160,7 +161,7 @@ TABLE: Sequence[Option] = (
         "checkpoint to start from when the lineage has none; its own come first",
     ),
     Option(
-        "--explicit", "explicit", env.EXPLICIT, _flag, "1: a person named --from, a broken one is an error"
+        "--explicit", "explicit", env.EXPLICIT, flag, "1: a person named --from, a broken one is an error"
     ),
     Option(
         "--training-id", "training_id", env.TRAINING_ID, str, "stable over all attempts (from the lineage)"
@@ -168,8 +169,8 @@ TABLE: Sequence[Option] = (
     Option("--finished-when", "finished_when", env.FINISHED_WHEN, str, "glob in --dir that means finished"),
     Option("--stop-signal", "stop_signal", env.STOP_SIGNAL, signal_number, "what the training gets (TERM)"),
     Option("--grace", "grace", env.GRACE, _seconds, "seconds from the notice to our own KILL (25)"),
-    Option("--strict", "strict", env.STRICT, _flag, "1: a changed configuration is an error"),
-    Option("--elastic", "elastic", env.ELASTIC, _flag, "1: another number of processes can resume"),
+    Option("--strict", "strict", env.STRICT, flag, "1: a changed configuration is an error"),
+    Option("--elastic", "elastic", env.ELASTIC, flag, "1: another number of processes can resume"),
     Option("--spec-digest", "spec_digest", env.SPEC_DIGEST, str, "digest of the training's specification"),
     Option("--keep-last", "keep_last", env.KEEP_LAST, _natural, "keep the newest n checkpoints, 0 keeps all"),
     Option("--job-name", "job_name", env.JOB_NAME, str, "name of the Batch job, for the records"),
@@ -177,8 +178,8 @@ TABLE: Sequence[Option] = (
     Option("--carry", "carry", env.CARRY, _globs, f"small top-level files that travel ({','.join(CARRIED)})"),
     Option("--settings", "settings", env.SETTINGS, _settings, "declared settings, a JSON object"),
     Option("--world-size", "world_size", env.WORLD_SIZE, _natural, "number of training processes (nodes)"),
-    Option("--shared-dir", "shared_dir", env.SHARED_DIR, _flag, "1: all nodes see one --dir"),
-    Option("--lazy", "lazy", env.LAZY, _flag, "1: restore only what the script asks the SDK for"),
+    Option("--shared-dir", "shared_dir", env.SHARED_DIR, flag, "1: all nodes see one --dir"),
+    Option("--lazy", "lazy", env.LAZY, flag, "1: restore only what the script asks the SDK for"),
     Option("--poll", "poll", env.POLL, _seconds, "seconds between looks at --dir (0.5)"),
     Option("--nice", "nice", env.NICE, _natural, "niceness of the uploader while training (19)"),
     Option(
@@ -195,8 +196,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             option.flag,
             dest=option.field,
             type=option.read,
-            nargs="?" if option.read is _flag else None,
-            const=True if option.read is _flag else None,
+            nargs="?" if option.read is flag else None,
+            const=True if option.read is flag else None,
             help=f"{option.help} [{option.variable}]",
         )
 

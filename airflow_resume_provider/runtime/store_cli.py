@@ -23,6 +23,7 @@ from airflow_resume_provider.checkpoints.select import Choice
 from airflow_resume_provider.errors import CheckpointNotFound, ExitCode, InvalidInput
 from airflow_resume_provider.runtime import env
 from airflow_resume_provider.runtime.misnamed import no_checkpoint, require_directory, require_lineage
+from airflow_resume_provider.runtime.options import flag
 from airflow_resume_provider.runtime.transfer_display import TransferDisplay, human
 
 Handler = Callable[[argparse.Namespace], int]
@@ -100,7 +101,7 @@ def restore(args: argparse.Namespace) -> int:
         _attempt(args),
         args.dir,
         fallback=os.environ.get(env.FROM, ""),
-        explicit=args.explicit or os.environ.get(env.EXPLICIT, "0") == "1",
+        explicit=args.explicit or _asked_for(env.EXPLICIT),
         restarted=args.restarted,
         learn=False,
         progress=display,
@@ -331,7 +332,23 @@ def _lineage(args: argparse.Namespace) -> Lineage:
     uri = args.lineage or os.environ.get(env.LINEAGE, "")
     if not uri:
         raise InvalidInput(f"Name the lineage: --lineage or {env.LINEAGE}.", parameter="lineage", value="")
+    if place := split_checkpoint(uri):
+        raise InvalidInput(
+            f"{uri} is a checkpoint, not a lineage.",
+            did="Nothing was looked at: below it there is no attempt, so a fresh start would follow.",
+            can=f"Name its lineage, {place[0]}; a checkpoint to restore is named with --from.",
+            parameter="lineage",
+            value=uri,
+        )
     return Lineage.open(uri)
+
+
+def _asked_for(variable: str) -> bool:
+    text = os.environ.get(variable, "")
+    try:
+        return flag(text)
+    except argparse.ArgumentTypeError as error:
+        raise InvalidInput(f"{variable}: {error}.", parameter=variable, value=text) from error
 
 
 def _attempt(args: argparse.Namespace) -> int:

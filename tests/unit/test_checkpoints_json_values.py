@@ -9,12 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_resume_provider.checkpoints import names
+from airflow_resume_provider.checkpoints.commit import Commit
 from airflow_resume_provider.checkpoints.json_values import finite, is_finite, parse
 from airflow_resume_provider.checkpoints.manifest import Manifest
 from airflow_resume_provider.checkpoints.retrying import Transient
 from airflow_resume_provider.checkpoints.store import StoreOptions, open_store
 from airflow_resume_provider.checkpoints.store_errors import translate
-from airflow_resume_provider.errors import InvalidInput, ManifestUnreadable, PermissionDenied
+from airflow_resume_provider.errors import (
+    InvalidInput,
+    ManifestUnreadable,
+    ObjectNotFound,
+    PermissionDenied,
+    StoreMisconfigured,
+)
 
 ENTRY = {"path": "w", "size": 0, "crc32c": "AAAAAA=="}
 MANIFEST = {"schema": 1, "training_id": "t", "attempt": 1, "index": 0, "step": 0, "files": [ENTRY]}
@@ -134,3 +141,43 @@ def test_unreadable_credentials_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent/key.json")
     with pytest.raises(StoreMisconfigured, match="GOOGLE_APPLICATION_CREDENTIALS"):
         open_store("gs://b/x")
+
+
+@pytest.mark.parametrize("name", ["requester-pays", "cloudkms-data", "status503", "storage.objects.all"])
+def test_a_name_is_no_answer(name: str) -> None:
+    """Only what the service said counts, whatever the bucket and the object are called."""
+    where = f"https://storage.googleapis.com/{name}/l/manifest.json"
+
+    def error(status: str, body: str = "") -> OSError:
+        begins = (
+            f"Object at location {name}/l/manifest.json not found: Error performing GET {where} in 9ms - "
+        )
+        answer = f"Server returned non-2xx status code: {status}: {body}"
+        return OSError(f"{begins}{answer}\n\nDebug source:\nstatus 200")
+
+    def meaning(status: str, body: str = "") -> Exception:
+        return translate(error(status, body), what="read", uri=f"gs://{name}/l/manifest.json")
+
+    assert isinstance(meaning("404 Not Found"), ObjectNotFound)
+    assert isinstance(meaning("503 Service Unavailable"), Transient)
+    assert isinstance(meaning("400 Bad Request", "UserProjectMissing"), StoreMisconfigured)
+    denied = meaning("403 Forbidden", "x does not have storage.objects.get access to storage.googleapis.com")
+    assert isinstance(denied, PermissionDenied)
+    assert denied.permission == "storage.objects.get"
+
+
+def test_a_manifest_nested_too_deeply_is_unreadable() -> None:
+    """It parses, and then nothing could walk through its metrics; an own one is refused before it goes up."""
+    deep: dict[str, object] = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    with pytest.raises(ManifestUnreadable, match="too deeply"):
+        Manifest.from_json(json.dumps({**MANIFEST, "metrics": deep}).encode())
+    with pytest.raises(InvalidInput, match="metadata"):
+        Commit(attempt=1, step=1, metadata=deep)
+
+
+def test_what_utf8_cannot_hold_is_refused_before_anything_goes_up() -> None:
+    """A lone surrogate would fail when the manifest is written, after all files were."""
+    with pytest.raises(InvalidInput, match="metadata"):
+        Commit(attempt=1, step=1, metadata={"a": "\ud800"})

@@ -28,6 +28,13 @@ def test_newest_n() -> None:
     assert kept(candidates, keep_last=2) == [99, 100]
 
 
+@given(st.integers(0, 12), st.integers(1, 30))
+def test_the_newest_n_stay_also_where_there_are_fewer(there: int, keep_last: int) -> None:
+    """As long as there are not more than n, none goes; then exactly the newest n stay."""
+    candidates = [candidate(index) for index in range(there)]
+    assert kept(candidates, keep_last=keep_last) == list(range(there))[-keep_last:]
+
+
 def test_best_and_newest() -> None:
     """With the best first, the newest is still not the one that goes (huggingface/transformers#11748)."""
     candidates = [candidate(index, loss=float(index)) for index in range(1, 6)]
@@ -41,7 +48,7 @@ def test_nested_metric(metrics: dict[str, Any]) -> None:
     assert metric(metrics, "eval.loss") == 1.5
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None, True, {}])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "1", None, True, {}])
 def test_unusable_metrics_are_never_best(value: Any) -> None:
     """What is no finite number does not compete."""
     candidates = [candidate(0, loss=value), candidate(1, loss=9.0), candidate(2)]

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from checkpoint_world import DisturbedServer, Raw, read_tree, refuse, write_tree
 
-from airflow_resume_provider.checkpoints import Lineage, StoreOptions
+from airflow_resume_provider.checkpoints import AttemptRecord, Lineage, StoreOptions
 from airflow_resume_provider.checkpoints.progress import Progress
 from airflow_resume_provider.errors import (
     PermissionDenied,
@@ -136,6 +136,20 @@ def test_wrong_bytes_once_are_fetched_again(committed: str, tmp_path: Path, serv
     restored = Lineage.open(committed).restore(2, tmp_path / "out")
     assert restored.choice.passed_over == ()
     assert read_tree(tmp_path / "out") == FILES
+
+
+@pytest.mark.parametrize("name", ["000001%2Fmanifest", "0002%2Fattempt", "training"])
+def test_a_record_that_arrives_damaged_once_is_read_again(
+    committed: str, tmp_path: Path, server: DisturbedServer, name: str
+) -> None:
+    """A byte that flips on the way makes no good checkpoint unusable, and forgets no source."""
+    lineage = Lineage.open(committed)
+    newest = lineage.commit(tmp_path / "in", attempt=1, step=2)
+    lineage.begin_attempt(AttemptRecord(attempt=2, resumed_from=newest.uri))
+    rule = server.plan.add(Fault(corrupt=0), method="GET", path=name, times=1)
+    choice = Lineage.open(committed).choose(3)
+    assert (choice.reference, choice.passed_over) == (newest, ())
+    assert rule.hits == 1
 
 
 def test_wrong_bytes_always_send_one_older(committed: str, tmp_path: Path, server: DisturbedServer) -> None:

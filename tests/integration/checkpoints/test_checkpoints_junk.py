@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_resume_provider.checkpoints import Lineage
+from airflow_resume_provider.checkpoints import EndRecord, EndState, Lineage, checksum
+from airflow_resume_provider.errors import StoreMisconfigured
 from airflow_resume_provider.runtime.cli import main
 
 
@@ -109,6 +110,83 @@ def test_what_only_a_newer_attempt_can_have_made_is_no_source(root: Path, tmp_pa
     choice = lineage.choose(3)
     assert choice.reference is not None
     assert (choice.reference.attempt, choice.reference.step) == (1, 2)
+
+
+@pytest.mark.parametrize("source", ["file:///x\ud800/attempts/0001/checkpoints/000001", "file:///x\0", "\0"])
+def test_a_source_that_no_file_can_have_is_passed_over(root: Path, source: str) -> None:
+    """A record by somebody else names what cannot be a path: choosing and pruning go on."""
+    path = root / "attempts/0002/attempt.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"schema": 1, "attempt": 2, "resumed_from": source}))
+    (root / "attempts/0002/intent.json").write_text(json.dumps({"attempt": 2, "offered": source}))
+    lineage = Lineage.open(f"file://{root}")
+    choice = lineage.choose(3)
+    assert choice.reference is not None
+    assert choice.reference.step == 2
+    lineage.prune(keep_last=1)
+
+
+@pytest.mark.parametrize(("place", "mark"), [("quarantine", "quarantine"), ("pins", "pin")])
+def test_a_mark_that_could_not_be_made_is_an_error(root: Path, place: str, mark: str) -> None:
+    """A file where the marks would lie: it is not said that there is a mark now."""
+    (root / place).write_text("junk")
+    lineage = Lineage.open(f"file://{root}")
+    with pytest.raises(StoreMisconfigured, match="not a directory"):
+        getattr(lineage, mark)(f"{lineage.uri}/attempts/0001/checkpoints/000001", "why")
+
+
+def test_pruning_removes_links_and_not_what_they_lead_to(root: Path) -> None:
+    """Two checkpoints show the same file through a link to its directory: the one that stays keeps it."""
+    shared = root.parent / "shared"
+    shared.mkdir()
+    (shared / "base.bin").write_bytes(b"b" * 10)
+    entry = {"path": "base/base.bin", "size": 10, "crc32c": checksum.encode(checksum.extend(b"b" * 10))}
+    for index in ("000000", "000001"):
+        top = root / "attempts/0001/checkpoints" / index
+        (top / "base").symlink_to(shared)
+        manifest = json.loads((top / "manifest.json").read_text())
+        manifest["files"].append(entry)
+        manifest["total_bytes"] += 10
+        (top / "manifest.json").write_text(json.dumps(manifest))
+    lineage = Lineage.open(f"file://{root}")
+    lineage.end_attempt(EndRecord(attempt=1, state=EndState.FINISHED, exit_code=0))
+    assert len(lineage.prune(keep_last=1).deleted) == 1
+    assert (shared / "base.bin").read_bytes() == b"b" * 10
+    assert not (root / "attempts/0001/checkpoints/000000").exists()
+    choice = lineage.choose(2, contents=True)
+    assert choice.reference is not None
+    assert choice.reference.index == 1
+
+
+def test_a_defect_of_ours_is_one_code_and_json(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever nobody thought of ends in 99, and programs get an object as always."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("nobody thought of it")
+
+    monkeypatch.setattr(Lineage, "overview", fails)
+    assert main(["list", "--lineage", f"file://{root}", "--json"]) == 99
+    assert "nobody thought of it" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+@pytest.mark.parametrize("command", ["choose", "restore", "list", "prune"])
+def test_a_checkpoint_is_no_lineage(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Whoever names a checkpoint where a lineage belongs is told so, and gets no fresh start."""
+    uri = f"file://{root}/attempts/0001/checkpoints/000001"
+    options = {
+        "choose": ["--attempt", "2"],
+        "restore": ["--attempt", "2", "--dir", str(tmp_path / "out")],
+        "list": [],
+        "prune": ["--keep-last", "1"],
+    }[command]
+    assert main([command, "--json", "--lineage", uri, *options]) == 2
+    said = json.loads(capsys.readouterr().out)["error"]["message"]
+    assert f"Name its lineage, file://{root};" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_programs_are_told_of_errors_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -266,6 +267,61 @@ def test_a_large_file_that_cannot_be_made_is_an_error(
     with pytest.raises((NoSpace, InvalidInput)):
         Lineage.open(raw.uri, options=options).restore(2, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.parametrize("is_work", [True, False])
+def test_a_directory_of_an_images_layer_is_filled(raw: Raw, tmp_path: Path, is_work: bool) -> None:
+    """What a container image brings cannot be renamed as a whole; it is replaced all the same."""
+    layers = {name: tmp_path / name for name in ("lower", "upper", "work", "merged")}
+    for path in layers.values():
+        path.mkdir()
+    write_tree(layers["lower"] / "out", {"old/deep": b"o", "old2": b"p"} if is_work else {})
+    (layers["lower"] / "out").mkdir(exist_ok=True)
+    said = ",".join(f"{name}dir={layers[name]}" for name in ("lower", "upper", "work"))
+    out = layers["merged"] / "out"
+    if subprocess.run(
+        ["mount", "-t", "overlay", "-o", said, "overlay", str(layers["merged"])], capture_output=True
+    ).returncode:
+        pytest.skip("cannot mount an overlay here")
+    try:
+        raw.checkpoint(1, 0, {"a/b": b"x", "c": b"y"})
+        lineage = Lineage.open(raw.uri)
+        lineage.restore(2, out)
+        assert read_tree(out) == {"a/b": b"x", "c": b"y"}
+        before = (out / "a/b").stat()
+        lineage.restore(2, out)
+        assert (out / "a/b").stat() == before
+        kept = [read_tree(path) for path in layers["merged"].glob("out.replaced-*")]
+        assert kept == ([{"old/deep": b"o", "old2": b"p"}] if is_work else [])
+        assert not [name for name in listed(layers["merged"]) if "restoring" in name]
+    finally:
+        subprocess.run(["umount", str(layers["merged"])], check=True)
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS])
+@pytest.mark.parametrize("there", [{}, {"old": b"o"}], ids=["nothing", "work"])
+def test_where_directories_cannot_be_renamed_files_are(
+    raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, there: dict[str, bytes]
+) -> None:
+    """Some mounted buckets rename files and no directories (gcsfuse#324)."""
+    whole = os.rename
+
+    def refused(source: object, target: object, **options: object) -> None:
+        if Path(str(source)).is_dir():
+            raise OSError(code, os.strerror(code), str(source))
+        whole(source, target, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "rename", refused)
+    monkeypatch.setattr("airflow_resume_provider.checkpoints.placing._exchange", lambda *_: False)
+    raw.checkpoint(1, 0, {"a/b": b"x", "c": b"y"})
+    if there:
+        write_tree(tmp_path / "out", there)
+    lineage = Lineage.open(raw.uri)
+    lineage.restore(2, tmp_path / "out")
+    assert read_tree(tmp_path / "out") == {"a/b": b"x", "c": b"y"}
+    kept = [read_tree(path) for path in tmp_path.glob("out.replaced-*")]
+    assert kept == ([there] if there else [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
