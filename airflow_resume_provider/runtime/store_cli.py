@@ -101,7 +101,7 @@ def restore(args: argparse.Namespace) -> int:
         _attempt(args),
         args.dir,
         fallback=os.environ.get(env.FROM, ""),
-        explicit=args.explicit or _asked_for(env.EXPLICIT),
+        explicit=args.explicit or _is_set(env.EXPLICIT),
         restarted=args.restarted,
         learn=False,
         progress=display,
@@ -343,7 +343,7 @@ def _lineage(args: argparse.Namespace) -> Lineage:
     return Lineage.open(uri)
 
 
-def _asked_for(variable: str) -> bool:
+def _is_set(variable: str) -> bool:
     text = os.environ.get(variable, "")
     try:
         return flag(text)
