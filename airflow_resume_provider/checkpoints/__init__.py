@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         EndState,
         IntentRecord,
         TrainingRecord,
+        VerdictRecord,
     )
     from airflow_resume_provider.checkpoints.reference import Reference
     from airflow_resume_provider.checkpoints.retention import Policy
@@ -48,6 +49,7 @@ _HOME = {
     "Restored": "lineage",
     "StoreOptions": "store",
     "TrainingRecord": "records",
+    "VerdictRecord": "records",
 }
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "Restored",
     "StoreOptions",
     "TrainingRecord",
+    "VerdictRecord",
 ]
 
 

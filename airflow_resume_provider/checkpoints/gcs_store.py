@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from airflow_resume_provider.errors import AlreadyExists, InvalidInput, ObjectNo
 
 T = TypeVar("T")
 _FAILURES = (BaseError, OSError, ValueError)
+_SHORTEST_WAIT = 1.0
 # Larger pieces come from memory that the system has to find anew each time.
 _PIECE_BYTES = 1 << 20
 _MOST_PARTS = 9_000  # the service's own limit is 10,000
@@ -50,6 +52,13 @@ class GcsStore:
                 value=uri,
             )
         self._patience = Patience(options.max_total_seconds)
+        # Nothing is waited for longer than there is patience for all of it.
+        longest = max(_SHORTEST_WAIT, options.max_total_seconds)
+        options = replace(
+            options,
+            read_seconds=min(options.read_seconds, longest),
+            connect_seconds=min(options.connect_seconds, longest),
+        )
         # A range of a large file may take long; what must not take long is one read.
         self._reader = _client(bucket, options, read_timeout=options.read_seconds, timeout=24 * 3600)
         # While a part goes up nothing is read, so a read timeout would end slow uploads.

@@ -26,6 +26,7 @@ from airflow_resume_provider.checkpoints.records import (
     IntentRecord,
     Record,
     TrainingRecord,
+    VerdictRecord,
 )
 from airflow_resume_provider.checkpoints.reference import Reference
 from airflow_resume_provider.checkpoints.restore import fetch, refuse_overlap, start_fresh, verify
@@ -128,6 +129,14 @@ class Lineage:
     def end_attempt(self, record: EndRecord) -> None:
         """Record how an attempt ended; the first account stands."""
         self._once(record, f"{names.attempt_prefix(record.attempt)}/{EndRecord.FILE}")
+
+    def write_verdict(self, record: VerdictRecord) -> VerdictRecord:
+        """Record why an attempt's job is about to be ended; the first account stands."""
+        return self._once(record, f"{names.attempt_prefix(record.attempt)}/{VerdictRecord.FILE}")
+
+    def verdict(self, attempt: int) -> VerdictRecord | None:
+        """Return why an attempt's job was ended, when the operator did that."""
+        return read_record(VerdictRecord, LineageView(self._store).record(attempt, VerdictRecord.FILE))
 
     def history(self) -> History:
         """Read all attempts with their records and committed checkpoints."""

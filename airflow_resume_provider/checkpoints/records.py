@@ -99,6 +99,19 @@ class AttemptRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VerdictRecord(Record):
+    """Why the operator ended an attempt's job; written before that, since then it only looks cancelled."""
+
+    FILE: ClassVar[str] = "verdict.json"
+
+    attempt: int
+    verdict: str
+    reason: str = ""
+    hopeless: bool = False
+    created: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EndRecord(Record):
     """The container's own account of its end; `last_index` is -1 when nothing was committed."""
 

@@ -19,7 +19,7 @@ from airflow_resume_provider.attempts.observation import GONE, JobSeen
 from airflow_resume_provider.attempts.placement import next_rung
 from airflow_resume_provider.attempts.verdict import Kind, Verdict, explained, judge, waiting_reason
 from airflow_resume_provider.batch.retrying import passing
-from airflow_resume_provider.errors import AttemptFailed, NoProgressError
+from airflow_resume_provider.errors import AttemptFailed, NoProgressError, ResumeError
 from airflow_resume_provider.hooks.lineages import Account, ledger_of, timed
 from airflow_resume_provider.operators.failures import PreemptedRetry, TrainingFailed
 from airflow_resume_provider.operators.plan import Plan
@@ -32,7 +32,7 @@ from airflow_resume_provider.operators.submission import (
     rung_of,
     same_job,
 )
-from airflow_resume_provider.operators.training import Course, Training
+from airflow_resume_provider.operators.training import Course, Training, now
 
 if TYPE_CHECKING:
     from airflow_resume_provider.hooks.batch import ResumableBatchHook
@@ -204,9 +204,26 @@ class Conductor:
             return self.submitter.adopt(course, account.intent, begun=True)
         if not seen.over or verdict.kind is Kind.LOST:
             # What could not be found for long may run all the same.
+            self._note(course, account.number, verdict)
             self.hook.cancel(event.job_name)
         self._held = ""
         return self._act(self._accounted(course, account, verdict, seen), account, verdict)
+
+    def _note(self, course: Course, attempt: int, verdict: Verdict) -> None:
+        """Keep why a job is cancelled, for when this worker dies, or Airflow keeps no state."""
+        from airflow_resume_provider.checkpoints import VerdictRecord
+
+        record = VerdictRecord(
+            attempt=attempt,
+            verdict=verdict.kind.value,
+            reason=verdict.reason[:500],
+            hopeless=verdict.hopeless,
+            created=now(),
+        )
+        try:
+            course.lineage.write_verdict(record)
+        except ResumeError as error:
+            log.warning("Why the job is ended could not be kept: %s", error)
 
     def _seen(self, event: AttemptEvent) -> JobSeen:
         """Return the job as it is now; what cannot be found now was seen by the trigger, and may be there."""
@@ -328,10 +345,16 @@ def _ended(course: Course, account: Account) -> bool:
 
 def _known_or(verdict: Verdict, course: Course, account: Account) -> Verdict:
     """Return what an earlier leg found: it knew why it cancelled the job, which only looks cancelled now."""
-    known = course.ledger.get(account.number)
-    if known is None or known.verdict is Kind.PENDING or verdict.kind in (Kind.PENDING, Kind.SUCCEEDED):
+    if verdict.kind in (Kind.PENDING, Kind.SUCCEEDED):
         return verdict
-    return Verdict(kind=known.verdict, reason=known.reason, exit_code=known.exit_code)
+    known = course.ledger.get(account.number)
+    if known is not None and known.verdict is not Kind.PENDING:
+        hopeless = known.verdict is Kind.TIMED_OUT
+        return Verdict(kind=known.verdict, reason=known.reason, exit_code=known.exit_code, hopeless=hopeless)
+    noted = course.lineage.verdict(account.number) if verdict.kind is Kind.CANCELLED else None
+    if noted is None or noted.verdict not in set(Kind):
+        return verdict
+    return Verdict(kind=Kind(noted.verdict), reason=noted.reason, hopeless=noted.hopeless)
 
 
 def _in_the_dark(event: AttemptEvent, account: Account, seen: JobSeen) -> Verdict:

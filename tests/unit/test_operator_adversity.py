@@ -282,10 +282,11 @@ def test_a_fix_of_what_was_refused_is_heeded(world, fixed):
     assert step.job_name.split("/")[1] == fixed.get("project_id", "local-project")
 
 
-def test_all_rungs_used_up_begin_anew_in_the_next_try(tmp_path):
+@pytest.mark.parametrize("state_store", [True, False], ids=["3.3", "3.1"])
+def test_all_rungs_used_up_begin_anew_in_the_next_try(tmp_path, state_store):
     """Quota exhausted everywhere: two jobs in this try, both cancelled; the next starts at the first rung."""
     rungs = [{"queue_timeout": 60}, {"provisioning_model": "STANDARD", "queue_timeout": 60}]
-    world = World(tmp_path, placements=rungs)
+    world = World(tmp_path, placements=rungs, state_store=state_store)
     second = world.proceed(world.begin(), EventKind.QUEUE_TIMEOUT)
     with pytest.raises(AttemptFailed, match="no placement is left"):
         world.proceed(second, EventKind.QUEUE_TIMEOUT)

@@ -249,3 +249,39 @@ def test_a_kill_before_there_was_a_job_makes_none(world, monkeypatch, said, crea
     else:
         conductor.begin()
     assert len(world.batch.created) == created
+
+
+# -- why a job was ended -------------------------------------------------------
+
+
+@pytest.mark.parametrize("state_store", [True, False], ids=["3.3", "3.1"])
+def test_why_a_job_was_ended_outlives_the_worker(tmp_path, monkeypatch, state_store):
+    """Time was up, the job is cancelled, the worker dies: the next try does not pay for another one."""
+    world = World(tmp_path, state_store=state_store)
+    step = world.begin()
+    world.running(step)
+    cancel = world.batch.cancel
+
+    def die(name, **options):
+        cancel(name, **options)
+        raise Crash
+
+    with monkeypatch.context() as then:
+        then.setattr(world.batch, "cancel", die)
+        with pytest.raises(Crash):
+            world.proceed(step, EventKind.DEADLINE)
+    world.next_try()
+    with pytest.raises(TrainingFailed, match="timed_out"):
+        world.begin()
+    assert len(world.batch.created) == 1
+
+
+def test_nonsense_in_a_verdict_is_not_believed(world):
+    """What nobody can understand leaves the job what it looks like: cancelled by somebody."""
+    step = world.begin()
+    world.running(step)
+    world.batch.cancel(step.job_name)
+    place = Path(step.lineage.removeprefix("file://")) / f"attempts/{step.attempt:04d}"
+    (place / "verdict.json").write_text('{"attempt": 1, "verdict": "nonsense"}')
+    world.next_try()
+    assert world.begin().attempt == 2
