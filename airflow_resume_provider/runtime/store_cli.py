@@ -336,7 +336,7 @@ def _lineage(args: argparse.Namespace) -> Lineage:
         raise InvalidInput(
             f"{uri} is a checkpoint, not a lineage.",
             did="Nothing was looked at: below it there is no attempt, so a fresh start would follow.",
-            can=f"Name its lineage, {place[0]}; a checkpoint to restore is named with --from.",
+            can=f"Its lineage is {place[0]}. A checkpoint to restore is named with --from.",
             parameter="lineage",
             value=uri,
         )

@@ -185,7 +185,7 @@ def test_a_checkpoint_is_no_lineage(
     }[command]
     assert main([command, "--json", "--lineage", uri, *options]) == 2
     said = json.loads(capsys.readouterr().out)["error"]["message"]
-    assert f"Name its lineage, file://{root};" in said
+    assert f"Its lineage is file://{root}." in said
     assert not (tmp_path / "out").exists()
 
 
