@@ -102,7 +102,7 @@ class Pipeline:
 
     def remember_present(self) -> None:
         """Take what lies there now as known: restored or an older run's, not this attempt's work."""
-        for found in self._format.find(self._options.directory):
+        for found in self._format.present(self._options.directory):
             if fingerprint := self._fingerprint(found):
                 self._known.add(fingerprint)
 

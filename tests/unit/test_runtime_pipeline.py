@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_resume_provider.runtime.formats import Format, Found
+from airflow_resume_provider.runtime.formats.auto import AutoFormat
+from airflow_resume_provider.runtime.formats.directory import was_renamed
 from airflow_resume_provider.runtime.options import Options
 from airflow_resume_provider.runtime.pipeline import Pipeline, Upload
 from airflow_resume_provider.runtime.state import State
@@ -67,6 +69,41 @@ class Line:
 @pytest.fixture
 def line(tmp_path: Path) -> Line:
     return Line(tmp_path)
+
+
+def write(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "shard.txt").write_text(directory.name)
+
+
+def rename(directory: Path, final: Path) -> None:
+    """Rename it so that there is a trace of that, which takes until the clock ticks."""
+    directory.rename(final)
+    while not was_renamed(final):
+        final.rename(directory)
+        directory.rename(final)
+
+
+@pytest.mark.parametrize("restored", ["step-50", "run/step-50", "checkpoint-50", "run/50"])
+def test_what_was_restored_is_never_committed_again(tmp_path: Path, restored: str) -> None:
+    """The directories of this trainer are known for checkpoints only once it has renamed one itself."""
+    line = Line(tmp_path, AutoFormat())
+    (line.work / restored).parent.mkdir(exist_ok=True)
+    write(line.work / restored)
+    line.pipeline.remember_present()
+    newer = line.work / restored.replace("50", "60")
+    write(newer.with_suffix(".tmp"))
+    rename(newer.with_suffix(".tmp"), newer)
+    line.pipeline.look()
+    line.pipeline.pump()
+    assert [upload.step for upload in line.sent] == [60]
+    line.pipeline.committed({}, 1.0)
+    for _ in range(2):
+        line.clock.now += 100
+        line.pipeline.look()
+    line.pipeline.look(final=True)
+    line.pipeline.pump()
+    assert [upload.step for upload in line.sent] == [60]
 
 
 def no_space(*_: Any, **__: Any) -> None:

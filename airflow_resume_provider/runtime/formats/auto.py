@@ -45,6 +45,13 @@ class AutoFormat(Format):
             return doubtful
         return self.chosen.find(directory) if self.chosen else ()
 
+    def present(self, directory: Path) -> Sequence[Found]:
+        """Return what any of the formats could take: which of them it is may show only later."""
+        return [
+            *self.find(directory),
+            *(each for form in self._candidates for each in form.present(directory)),
+        ]
+
     def environment(self, restored: Found | None) -> Mapping[str, str]:
         """Return what the recognised format says."""
         return self.chosen.environment(restored) if self.chosen else {}

@@ -56,6 +56,10 @@ class DirectoryFormat(Format):
         sure = [each for each in found if not each.doubtful]
         return sorted(sure or found, key=lambda each: each.step)
 
+    def present(self, directory: Path) -> Sequence[Found]:
+        """Return all complete ones: a sibling that is renamed later may make any of them sure."""
+        return list(self._complete(directory))
+
     def recognises(self, directory: Path) -> bool:
         """Something is there beyond doubt."""
         return any(not each.doubtful for each in self.find(directory))

@@ -58,6 +58,10 @@ class Format(ABC):
     def find(self, directory: Path) -> Sequence[Found]:
         """Return the complete checkpoints below `directory`, oldest first."""
 
+    def present(self, directory: Path) -> Sequence[Found]:
+        """Return all that is there and could ever be taken for a checkpoint, now or once more is known."""
+        return self.find(directory)
+
     def recognises(self, directory: Path) -> bool:
         """Say whether the framework has left any trace, complete or not; `auto` asks."""
         return bool(self.find(directory))
