@@ -139,7 +139,8 @@ class GcsStore:
 
         def put() -> None:
             tries.append(None)
-            obstore.put(self._noter, self._key(name), data, mode="create", use_multipart=False)
+            client = self._noter if len(data) < _PIECE_BYTES else self._writer
+            obstore.put(client, self._key(name), data, mode="create", use_multipart=False)
 
         try:
             self._ask("write", name, put)

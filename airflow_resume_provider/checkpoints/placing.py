@@ -105,8 +105,8 @@ class Place:
             merge(staged, self.directory, self._untouched(old))
         elif self._inside:
             self._fill(staged, aside)
-        else:
-            self._swap(staged, aside)
+        elif not self._swap(staged, aside):
+            state = self._state()  # what had to be copied is another file now
         sync_directory(self._around)
         if keep_others:  # directories that were there before stay what they are
             own = {row[0] for row in state}
@@ -170,8 +170,8 @@ class Place:
         for old in kept[: max(0, len(kept) - most)] if most is not None else ():
             _remove(old)
 
-    def _swap(self, staged: Path, aside: Path | None) -> None:
-        """Replace the directory as a whole where the system can, else all that is in it."""
+    def _swap(self, staged: Path, aside: Path | None) -> bool:
+        """Replace the directory as a whole where the system can, else all that is in it, and return False."""
         try:
             if aside:
                 _swap_aside(staged, self.directory, aside)
@@ -182,6 +182,8 @@ class Place:
             if error.errno not in _UNMOVABLE:
                 raise
             self._fill(staged, aside)
+            return False
+        return True
 
     def _fill(self, staged: Path, aside: Path | None) -> None:
         """Replace the contents of a directory that cannot itself be renamed, such as a mount point."""
@@ -190,9 +192,9 @@ class Place:
             aside.mkdir()
         for old in list(self.directory.iterdir()):
             if not old.name.startswith(self._own):
-                shutil.move(old, aside / old.name) if aside else _remove(old)
+                _move(old, aside / old.name) if aside else _remove(old)
         for new in list(staged.iterdir()):
-            shutil.move(new, self.directory / new.name)
+            _move(new, self.directory / new.name)
         if not self._inside:  # what had to be copied is not durable by having been so elsewhere
             sync_tree(self.directory)
 
@@ -228,6 +230,16 @@ def _same_file(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename, or copy what cannot be renamed; never into a directory that is there already."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in _UNMOVABLE or os.path.lexists(target):
+            raise
+        shutil.move(source, target)
 
 
 def _swap(staged: Path, directory: Path) -> None:

@@ -96,7 +96,9 @@ class ResumableBatchHook(BaseHook):
             "request_id": identity.request_id(name),
         }
         try:
-            return self._ours(self._call("create_job", request), job), False
+            made = self._ours(self._call("create_job", request), job)
+            # A repeated request is answered for an hour with what it made before, whatever became of that.
+            return made, events.job_seen(made).over
         except Conflict as conflict:  # over REST, AlreadyExists is no more than that
             return self._taken(name, job, conflict), True
 

@@ -199,6 +199,8 @@ class Conductor:
         seen = self._seen(event)  # before what its container has said: that comes before the job's end
         account = Account.of(lineage.history(), int(carry["attempt"]))
         verdict = self._verdict(event, seen, account)
+        if verdict.kind is Kind.CANCELLED:  # by an earlier leg, which may have died of it
+            verdict = _known_or(verdict, course, account)
         if verdict.kind is Kind.PENDING:
             log.info("%s: %s; the watch goes on", event.job_name, verdict.reason)
             return self.submitter.adopt(course, account.intent, begun=True)
@@ -314,7 +316,7 @@ class Conductor:
         return reference
 
     def _finish(self, course: Course, account: Account) -> Finished:
-        reference = self._show(course, account.number + 1)
+        reference = self._show(course, account.number + 1) or (account.checkpoints or (None,))[-1]
         self.publisher.asset_events(self.outlets, reference, course.training_id)
         result = summary(reference, course.ledger, account.number)
         log.info("The training finished: %s", result)

@@ -104,7 +104,12 @@ class Submitter:
         reference = self.standing(course, intent.attempt)
         placement = placement_of(intent, self.plan.rules.ladder[0])
         placement = replace(placement, queue_timeout=None) if begun else placement
-        self._wait(course, intent, placement, reference)
+        waiting = self._wait(course, intent, placement, reference)
+        if self.disturbed and killing.meant(waiting.hold, self.training.last_try):
+            self.training.hook.cancel(intent.job_name)
+            raise AttemptFailed(
+                "The task was ended while its job was looked at.", did="The job is cancelled."
+            )
         return self._queued(seen.created if seen is not None else 0.0)
 
     def _queued(self, since: float) -> Waiting:

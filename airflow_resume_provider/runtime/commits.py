@@ -136,7 +136,7 @@ class Commits:
         except Exception as error:  # whatever lies there, or looks: the training goes on
             log.warning("looking for checkpoints failed: %s: %s", type(error).__name__, error)
             if final:
-                self.pipeline.unsaved = f"the last checkpoint could not be looked for: {error}"
+                self.pipeline.lose(f"the last checkpoint could not be looked for: {error}")
         took = time.monotonic() - started
         # A directory with very many files must not keep a core busy.
         self._next_look = started + max(self._options.poll, min(20 * took, _LOOK_SECONDS_AT_MOST))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -55,6 +55,7 @@ class Upload:
     answered: bool = False
     last: bool = False
     tries: int = 0
+    number: int = 0  # in the order in which they were offered
 
     def manifest_fields(self) -> dict[str, Any]:
         """Return what goes into the manifest beside the files."""
@@ -84,12 +85,17 @@ class Pipeline:
         self._options, self._state, self._format, self._send, self._clock = options, state, form, send, clock
         self._configuration = Configuration.of(options).to_dict()
         self._known: set[Fingerprint] = set()
+        # Of what has not reached the store, though it was tried: nobody else has it.
+        self._given_up: set[Fingerprint] = set()
+        # What lay at each path when it, or a newer one beside it, was taken.
+        self._seen: dict[str, set[tuple[str, Stamp]]] = {}
         self._settling: dict[str, tuple[Fingerprint, float]] = {}
         self._numbers = itertools.count()
         self._copy = False
         self._taken: set[Path] = set()
         self._not_before = 0.0
         self._hold_after = 0.0
+        self._offered = self._lost_at = 0
         self.under_way: Upload | None = None
         self.waiting: Upload | None = None
         self.unsaved = ""
@@ -102,9 +108,10 @@ class Pipeline:
 
     def remember_present(self) -> None:
         """Take what lies there now as known: restored or an older run's, not this attempt's work."""
-        for found in self._format.present(self._options.directory):
-            if fingerprint := self._fingerprint(found):
-                self._known.add(fingerprint)
+        present = set(filter(None, map(self._fingerprint, self._format.present(self._options.directory))))
+        self._known |= present
+        for path, stamps in present:  # several formats may each know some of its files
+            self._seen.setdefault(path, set()).update(stamps)
 
     def look(self, *, final: bool = False) -> None:
         """Pin the newest finished checkpoint that is new; with `final`, nobody writes any more."""
@@ -113,6 +120,8 @@ class Pipeline:
             return
         if final:
             self._last_look()
+            for path, stamps in self._given_up:
+                self._forget(path, stamps)
         ready = [each for each in self._new() if final or self._is_settled(*each)]
         self._known.update(fingerprint for _, fingerprint in ready)
         if final and not self._known and not self._taken:
@@ -123,7 +132,23 @@ class Pipeline:
                 self._format.name,
             )
         if ready:
-            self._pin(*max(ready, key=lambda each: each[0].step), final=final)
+            newest = max(ready, key=lambda each: each[0].step)
+            older = (f for f in self._format.find(self._options.directory) if f.step < newest[0].step)
+            self._see({newest[1], *filter(None, map(self._fingerprint, older))})
+            self._pin(*newest, final=final)
+
+    def lose(self, message: str, *, since: int | None = None) -> None:
+        """Say that a checkpoint is not in the store; one that was offered later, and gets there, mends it."""
+        self.unsaved, self._lost_at = message, self._offered if since is None else since
+
+    def _see(self, there: Iterable[Fingerprint]) -> None:
+        """From now on take none of these that only gets less: that is one that is being cleaned up."""
+        self._seen.update((path, set(stamps)) for path, stamps in there)
+
+    def _forget(self, path: str, stamps: tuple[tuple[str, Stamp], ...]) -> None:
+        """Take it again when it is found again."""
+        self._known.discard((path, stamps))
+        self._seen.pop(path, None)
 
     def _last_look(self) -> None:
         """Nobody looks again for what is on its way and still lies there."""
@@ -153,20 +178,30 @@ class Pipeline:
         upload = self._landed()
         if seconds > 0:
             self.throughput = max(self.throughput, upload.pin.total_bytes / seconds)
-        self.unsaved = "" if self.waiting is None else self.unsaved
+        self._given_up.clear()  # they were offered before, and are older
+        if self.waiting is None and upload.number > self._lost_at:
+            self.unsaved = ""
         self._reply(upload, {"reference": reference})
 
     def failed(self, message: str, *, again: bool = True) -> None:
         """The upload under way did not reach the store; `again`: try so, unless a newer one waits."""
         upload = self._landed(release=False)
-        self.unsaved = f"the checkpoint of step {upload.step} did not reach the store: {message}"
+        self.lose(
+            f"the checkpoint of step {upload.step} did not reach the store: {message}",
+            since=upload.number - 1,
+        )
         log.warning("%s", self.unsaved)
         if self.waiting is None and again and upload.tries + 1 < _TRIES:
             self.waiting = replace(upload, tries=upload.tries + 1)
             self._not_before = self._clock() + _RETRY_SECONDS
         else:
             upload.pin.release()
-            self._reply(upload, {"error": message})
+            self._give_up(upload, message)
+
+    def _give_up(self, upload: Upload, message: str) -> None:
+        if upload.fingerprint:
+            self._given_up.add(upload.fingerprint)
+        self._reply(upload, {"error": message})
 
     def changed(self, file: str) -> None:
         """A file was written in place while it was read: nothing was committed, copies from now on."""
@@ -174,9 +209,11 @@ class Pipeline:
         log.warning("%s was written to during its upload; such files are copied from now on", file)
         self._copy = True
         self._known = {known for known in self._known if known[0] != upload.path}
-        if upload.last:
-            self.unsaved = (
-                f"the checkpoint of step {upload.step} was written to after the training's end: {file}"
+        self._seen.pop(upload.path, None)
+        when = "after the training's end" if upload.last else "during its upload"
+        if upload.last or upload.request is not None:  # nobody finds it again
+            self.lose(
+                f"the checkpoint of step {upload.step} was written to {when}: {file}", since=upload.number
             )
         self._reply(upload, {"error": f"{file} was written to during its upload"})
 
@@ -194,13 +231,18 @@ class Pipeline:
             upload.step,
             upload.pin.total_bytes,
         )
-        self._reply(upload, {"error": "no time left"})
+        self.lose(f"step {upload.step} did not fit into the time that was left", since=upload.number - 1)
+        self._give_up(upload, "no time left")
 
     def _new(self) -> Iterable[tuple[Found, Fingerprint]]:
         for found in self._format.find(self._options.directory):
             fingerprint = self._fingerprint(found)
-            if fingerprint and fingerprint not in self._known:
+            if fingerprint and fingerprint not in self._known and not self._is_remains(*fingerprint):
                 yield found, fingerprint
+
+    def _is_remains(self, path: str, stamps: Collection[tuple[str, Stamp]]) -> bool:
+        """Whether nothing came to it since it, or a newer one beside it, was taken; some may have gone."""
+        return bool(stamps) and self._seen.get(path, set()).issuperset(stamps)
 
     def _fingerprint(self, found: Found) -> Fingerprint | None:
         compared = [name for name in found.files if name not in found.appended]
@@ -238,7 +280,7 @@ class Pipeline:
             )
         except (Changed, OSError) as error:
             self._not_held(found.step, error, final=final)
-            self._known.discard(fingerprint)
+            self._forget(*fingerprint)
             return
         self._offer(
             Upload(
@@ -260,7 +302,7 @@ class Pipeline:
         if isinstance(error, OSError):  # the disk, which does not become better by the second
             self._hold_after = self._clock() + _RETRY_SECONDS
         if isinstance(error, OSError) or final:
-            self.unsaved = message
+            self.lose(message)
 
     def _carried(self) -> Iterable[str]:
         for name in small_files(self._options.directory, _CARRY_LIMIT):
@@ -272,7 +314,8 @@ class Pipeline:
             log.info("step %d takes the place of step %d, still waiting", upload.step, self.waiting.step)
             self.waiting.pin.release()
             self._reply(self.waiting, {"error": "a newer checkpoint took its place"})
-        self.waiting = upload
+        self._offered += 1
+        self.waiting = replace(upload, number=self._offered)
         self._not_before = 0.0
 
     def _take_requests(self) -> None:
@@ -306,12 +349,19 @@ class Pipeline:
                     log.warning("%s", error)
             upload.request.unlink(missing_ok=True)
 
-    def ledger(self) -> list[Fingerprint]:
+    def ledger(self) -> dict[str, Any]:
         """Return what is in the store or was never ours, for a process that goes on after this one."""
-        waiting = {upload.fingerprint for upload in (self.under_way, self.waiting) if upload}
-        return [known for known in self._known if known not in waiting]
+        there = (upload.fingerprint for upload in (self.under_way, self.waiting) if upload)
+        waiting = {fingerprint for fingerprint in there if fingerprint}
+        known = [each for each in self._known if each not in waiting | self._given_up]
+        left = {path for path, _ in waiting | self._given_up}
+        seen = {path: sorted(stamps) for path, stamps in self._seen.items() if path not in left}
+        return {"known": known, "seen": seen, "unsaved": self.unsaved}
 
-    def know(self, ledger: Iterable[Any]) -> None:
+    def know(self, ledger: Mapping[str, Any]) -> None:
         """Take over another process's ledger, as it comes out of JSON."""
-        for path, stamps in ledger:
+        for path, stamps in ledger["known"]:
             self._known.add((path, tuple((name, tuple(stamp)) for name, stamp in stamps)))
+        for path, stamps in ledger["seen"].items():
+            self._see([(path, tuple((name, tuple(stamp)) for name, stamp in stamps))])
+        self.unsaved = ledger["unsaved"]

@@ -157,7 +157,7 @@ class Sidecar:
         """Go on where the runnable before stopped."""
         said = self._ledger()
         pipeline = self._pipeline(commits)
-        pipeline.know(said["known"])
+        pipeline.know(said)
         commits.pipeline, commits.last, commits.resumed_from = pipeline, said["last"], said["resumed_from"]
         commits.meet(said["session"])
         return pipeline
@@ -175,11 +175,10 @@ class Sidecar:
         )
 
     def _save(self, commits: Commits, pipeline: Pipeline) -> None:
-        known: list[Any] = list(pipeline.ledger())
         self.state.write(
             self.state.ledger,
             {
-                "known": known,
+                **pipeline.ledger(),
                 "last": dict(commits.last),
                 "resumed_from": commits.resumed_from,
                 "session": commits.session,

@@ -205,6 +205,7 @@ class StoreService:
         """Commit pinned files; the manifest is not written when one of them has changed meanwhile."""
         pinned = Pin.from_json(pin)
         started = time.monotonic()
+        pinned.check()  # while it waited, somebody may have opened a file of it for writing again
         try:
             reference = self._lineage.commit(
                 pinned.directory,

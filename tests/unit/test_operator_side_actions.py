@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -285,3 +286,49 @@ def test_nonsense_in_a_verdict_is_not_believed(world):
     (place / "verdict.json").write_text('{"attempt": 1, "verdict": "nonsense"}')
     world.next_try()
     assert world.begin().attempt == 2
+
+
+def test_why_a_job_was_ended_is_known_while_it_still_ends(tmp_path, monkeypatch):
+    """The next try comes while Batch is at cancelling: it adopts the job, and judges its end rightly."""
+    world = World(tmp_path)
+    step = world.begin()
+    world.running(step)
+
+    def die(name, **_):
+        raise Crash
+
+    with monkeypatch.context() as then:
+        then.setattr(world.batch, "cancel", die)
+        with pytest.raises(Crash):
+            world.proceed(step, EventKind.DEADLINE)
+    world.next_try()
+    again = world.begin()
+    assert again.job_name == step.job_name
+    world.batch.jobs[step.job_name] = JobSeen(name=step.job_name, state="CANCELLED")
+    with pytest.raises(TrainingFailed, match="timed_out"):
+        world.proceed(again)
+
+
+def test_a_kill_while_a_job_is_looked_at_ends_it(world, monkeypatch):
+    """A person ends the task before it has adopted the job of the try before."""
+    step = world.begin()
+    at_work(world, step)
+    world.next_try()
+    monkeypatch.setattr(killing, "ruling", lambda hold, waiting: Ruling.CANCEL)
+    conductor = world.operator._conductor = world.conductor()
+    world.operator.on_kill()
+    with pytest.raises(AttemptFailed, match="while its job was looked at"):
+        conductor.begin()
+    assert world.batch.alive == []
+
+
+def test_a_finished_training_is_published_although_a_newer_version_wrote_beside_it(world):
+    """What the attempt itself committed is its result, whatever else cannot be read."""
+    step = world.begin()
+    world.run(step, commits=2, code=0)
+    newest = world.commit(step, 999).uri
+    manifest = Path(newest.removeprefix("file://")) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 9}))
+    finished = world.proceed(step)
+    assert isinstance(finished, Finished)
+    assert finished.summary["step"] == 20

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 
 from airflow_resume_provider.runtime.formats import Format, Found
 from airflow_resume_provider.runtime.formats.auto import AutoFormat
-from airflow_resume_provider.runtime.formats.directory import was_renamed
+from airflow_resume_provider.runtime.formats.directory import DirectoryFormat, was_renamed
 from airflow_resume_provider.runtime.options import Options
+from airflow_resume_provider.runtime.pin import stamps_of
 from airflow_resume_provider.runtime.pipeline import Pipeline, Upload
 from airflow_resume_provider.runtime.state import State
 
@@ -62,6 +64,24 @@ class Line:
         options = Options(lineage="file:///x", attempt=1, directory=self.work, state_dir=root / "state")
         self.pipeline = Pipeline(options, self.state, form or InPlace(), self.sent.append, self.clock)
 
+    def request(self, step: int) -> None:
+        """What the SDK leaves for a commit."""
+        held = self.state.pins / f"sdk-{step}"
+        held.mkdir(parents=True)
+        (held / "model.bin").write_bytes(b"1")
+        self.state.write(
+            self.state.requests / f"{step}.json",
+            {
+                "directory": str(held),
+                "stamps": stamps_of(held, ["model.bin"]),
+                "step": step,
+                "path": ".",
+                "metrics": {},
+                "metadata": {},
+                "answered": False,
+            },
+        )
+
     def held(self) -> list[Path]:
         return [path for path in self.state.pins.rglob("*") if path.is_file()]
 
@@ -69,6 +89,12 @@ class Line:
 @pytest.fixture
 def line(tmp_path: Path) -> Line:
     return Line(tmp_path)
+
+
+def torn(path: Path) -> None:
+    """A file that looks whole to whoever knows its structure."""
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("data", path.name)
 
 
 def write(directory: Path) -> None:
@@ -104,6 +130,146 @@ def test_what_was_restored_is_never_committed_again(tmp_path: Path, restored: st
     line.pipeline.look(final=True)
     line.pipeline.pump()
     assert [upload.step for upload in line.sent] == [60]
+
+
+def test_what_is_left_of_an_older_one_is_not_committed_after_a_newer_one(tmp_path: Path) -> None:
+    """Rotation deletes an older one file by file, or only its optimizer: it looks changed then."""
+    line = Line(tmp_path, AutoFormat())
+    for step in (1000, 2000):
+        for name in ("model.pt", "optimizer.pt"):
+            path = line.work / f"step-{step}.tmp" / name
+            path.parent.mkdir(exist_ok=True)
+            torn(path)
+        rename(line.work / f"step-{step}.tmp", line.work / f"step-{step}")
+        line.pipeline.look()
+        line.pipeline.pump()
+        line.pipeline.committed({}, 1.0)
+    (line.work / "step-1000/optimizer.pt").unlink()
+    for final in (False, False, True):
+        line.clock.now += 100
+        line.pipeline.look(final=final)
+        line.pipeline.pump()
+    assert [upload.step for upload in line.sent] == [1000, 2000]
+
+
+def test_an_older_one_that_had_not_settled_is_not_committed_after_a_newer_one(tmp_path: Path) -> None:
+    """A small one left no trace of its rename, the next one did."""
+    line = Line(tmp_path, DirectoryFormat())
+    write(line.work / "step-60")
+    line.pipeline.look()
+    write(line.work / "step-70.tmp")
+    rename(line.work / "step-70.tmp", line.work / "step-70")
+    for final in (False, False, True):
+        line.pipeline.look(final=final)
+        line.pipeline.pump()
+        if line.pipeline.under_way:
+            line.pipeline.committed({}, 1.0)
+        line.clock.now += 100
+    assert [upload.step for upload in line.sent] == [70]
+
+
+def test_a_second_phase_may_count_its_steps_from_the_start(tmp_path: Path) -> None:
+    """It writes anew to the name of an older one: that is new, whatever its number."""
+    line = Line(tmp_path, DirectoryFormat())
+    for step in (100, 900, 100):
+        shutil.rmtree(line.work / f"step-{step}", ignore_errors=True)
+        write(line.work / f"step-{step}.tmp")
+        rename(line.work / f"step-{step}.tmp", line.work / f"step-{step}")
+        line.pipeline.look()
+        line.pipeline.pump()
+        line.pipeline.committed({}, 1.0)
+    assert [upload.step for upload in line.sent] == [100, 900, 100]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["checkpoint-100/model.pt", "checkpoint-100/optimizer.pt"],
+        ["weights/last.pt", "weights/best.pt", "train_batch0.jpg"],
+    ],
+    ids=["a loop of one's own", "beside numbered pictures"],
+)
+def test_auto_finds_what_a_trainer_of_no_framework_writes(tmp_path: Path, files: list[str]) -> None:
+    """Names that a framework has, too, and numbers that are no steps, hide no checkpoint."""
+    line = Line(tmp_path, AutoFormat())
+    line.pipeline.remember_present()
+    for name in files:
+        (line.work / name).parent.mkdir(exist_ok=True)
+        torn(line.work / name)
+    for _ in range(2):
+        line.pipeline.look()
+        line.clock.now += 100
+    line.pipeline.pump()
+    (sent,) = line.sent
+    assert {name for name in files if name.endswith(".pt")} <= set(sent.pin.files)
+
+
+@pytest.mark.parametrize("how", ["failed", "skipped"])
+def test_what_never_reached_the_store_is_tried_again_at_the_end(line: Line, tmp_path: Path, how: str) -> None:
+    """By this process, or by the one that goes on after it; until then it is unsaved."""
+    (line.work / "model.bin").write_bytes(b"1")
+    line.pipeline.look()
+    line.pipeline.pump(lambda upload: how == "failed")
+    if how == "failed":
+        line.pipeline.failed("denied", again=False)
+    assert "step 3" in line.pipeline.unsaved
+    line.pipeline.look()
+    assert line.pipeline.idle
+    options = Options(lineage="file:///x", attempt=1, directory=line.work, state_dir=tmp_path / "state")
+    other = Pipeline(options, line.state, InPlace(), line.sent.append, line.clock)
+    other.know(json.loads(json.dumps(line.pipeline.ledger())))
+    for pipeline in (line.pipeline, other):
+        assert "step 3" in pipeline.unsaved
+        pipeline.look(final=True)
+        pipeline.pump()
+        pipeline.committed({}, 1.0)
+        assert pipeline.unsaved == ""
+
+
+def test_what_is_given_up_stays_so_once_a_newer_one_is_saved(tmp_path: Path) -> None:
+    """Else it would come after it."""
+    line = Line(tmp_path, DirectoryFormat())
+    for step in (60, 70):
+        write(line.work / f"step-{step}.tmp")
+        rename(line.work / f"step-{step}.tmp", line.work / f"step-{step}")
+        line.pipeline.look()
+        line.pipeline.pump()
+        line.pipeline.failed("out", again=False) if step == 60 else line.pipeline.committed({}, 1.0)
+    line.pipeline.look(final=True)
+    line.pipeline.pump()
+    assert [upload.step for upload in line.sent] == [60, 70]
+    assert line.pipeline.unsaved == ""
+
+
+def test_a_commit_mends_nothing_that_was_lost_after_it_was_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint cannot be held while the one before is on its way, which then arrives."""
+    line = Line(tmp_path, DirectoryFormat())
+    write(line.work / "step-70.tmp")
+    rename(line.work / "step-70.tmp", line.work / "step-70")
+    line.pipeline.look()
+    line.pipeline.pump()
+    write(line.work / "step-80.tmp")
+    rename(line.work / "step-80.tmp", line.work / "step-80")
+    monkeypatch.setattr("airflow_resume_provider.runtime.pipeline.pin_files", no_space)
+    line.pipeline.look(final=True)
+    line.pipeline.committed({}, 1.0)
+    assert "step 80" in line.pipeline.unsaved
+
+
+def test_what_the_sdk_asked_for_and_was_written_to_is_unsaved(line: Line) -> None:
+    """Nobody finds it again; a later one mends it."""
+    for step in (1, 2):
+        line.request(step)
+        line.pipeline.look()
+        line.pipeline.pump()
+        if step == 1:
+            line.pipeline.changed("model.bin")
+            assert "step 1 was written to during its upload" in line.pipeline.unsaved
+        else:
+            line.pipeline.committed({}, 1.0)
+    assert line.pipeline.unsaved == ""
 
 
 def no_space(*_: Any, **__: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from airflow_resume_provider.runtime.formats.files import FilesFormat
 from airflow_resume_provider.runtime.formats.found import Format, Found
 from airflow_resume_provider.runtime.formats.registry import OWN, format_named
 
+log = logging.getLogger("resume-run")
 _GENERIC = ("directory", "files")
 
 
@@ -47,10 +49,13 @@ class AutoFormat(Format):
 
     def present(self, directory: Path) -> Sequence[Found]:
         """Return what any of the formats could take: which of them it is may show only later."""
-        return [
-            *self.find(directory),
-            *(each for form in self._candidates for each in form.present(directory)),
-        ]
+        found = list(self.find(directory))
+        for form in self._candidates:
+            try:
+                found += form.present(directory)
+            except Exception as error:  # it was not made for what lies there
+                log.info("The format %r cannot read %s: %r", form.name, directory, error)
+        return found
 
     def environment(self, restored: Found | None) -> Mapping[str, str]:
         """Return what the recognised format says."""

@@ -36,11 +36,14 @@ class FilesFormat(Format):
             if _is_checkpoint(path):
                 step = step_in(path.rpartition("/")[2])
                 (unnumbered if step is None else groups[step]).append(path)
-        found = [_found(step, files) for step, files in sorted(groups.items())]
+        numbered = [_found(step, files) for step, files in sorted(groups.items())]
+        found = [each for each in numbered if self._takes(each)]
         if not found and unnumbered:
-            found = [_found(0, unnumbered)]
-        found = [each for each in found if not self._cautious or has_weights(each.files)]
+            found = [each for each in [_found(0, unnumbered)] if self._takes(each)]
         return [each for each in found if all_whole(directory, each.files)]
+
+    def _takes(self, found: Found) -> bool:
+        return not self._cautious or has_weights(found.files)
 
 
 def _found(step: int, files: list[str]) -> Found:

@@ -13,7 +13,8 @@ from airflow_resume_provider.runtime.formats.names import directories, files_bel
 
 _NAME = re.compile(r"(?:^|/)checkpoint-(\d+)$")
 _STATE = "trainer_state.json"
-_TRACES = (_STATE, "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "rng_state_0.pth")
+# Written before its state; an `optimizer.pt` is any trainer's.
+_TRACES = (_STATE, "training_args.bin", "rng_state.pth", "rng_state_0.pth")
 _RNG = re.compile(r"rng_state_(\d+)\.pth$")
 
 
