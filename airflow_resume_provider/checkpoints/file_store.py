@@ -31,9 +31,9 @@ from airflow_resume_provider.errors import (
 )
 
 T = TypeVar("T")
-# A staged object's name starts so; it is no object until it is linked into place.
 # A checkpoint's own parts: attempts/N/checkpoints/INDEX.
 _CHECKPOINT_DEPTH = 4
+# A staged object's name starts so; it is no object until it is linked into place.
 _STAGED = names.STAGED
 _REFUSED = {
     errno.EACCES: "read access",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -301,9 +301,9 @@ class Conductor:
         except Exception:
             log.exception("It could not be published where the training stands")
 
-    def _show(self, course: Course, next_attempt: int) -> Any:
+    def _show(self, course: Course, next_attempt: int, own: Sequence[Any] = ()) -> Any:
         """Publish where the training stands after an attempt's end, and return its checkpoint."""
-        reference = self.submitter.standing(course, next_attempt)
+        reference = self.submitter.standing(course, next_attempt, own)
         last = course.ledger.entries[-1]
         self.publisher.standing(course, reference, last.resumed_from)
         self._ended = Shown(
@@ -316,7 +316,7 @@ class Conductor:
         return reference
 
     def _finish(self, course: Course, account: Account) -> Finished:
-        reference = self._show(course, account.number + 1) or (account.checkpoints or (None,))[-1]
+        reference = self._show(course, account.number + 1, account.checkpoints)
         self.publisher.asset_events(self.outlets, reference, course.training_id)
         result = summary(reference, course.ledger, account.number)
         log.info("The training finished: %s", result)

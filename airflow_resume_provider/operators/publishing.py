@@ -71,27 +71,24 @@ class Publisher:
 
     def remembered_ledger(self, generation: int) -> Ledger:
         """Return the ledger kept by an earlier try of this generation; empty when there is none."""
+        kept, ledger = self._remembered()
+        return ledger if kept == generation else Ledger()
+
+    def _remembered(self) -> tuple[int, Ledger]:
+        """Return which generation's ledger is kept, and it; generation 0 when there is none."""
         if (store := self._store) is None:
-            return Ledger()
+            return 0, Ledger()
         try:
             state = store.get(STATE_KEY) or {}
-            mine = state.get("generation") == generation
-            return Ledger.from_dict(state["ledger"]) if mine else Ledger()
+            return int(state.get("generation", 0)), Ledger.from_dict(state.get("ledger"))
         except Exception as error:  # people can edit it in the UI, too
             log.warning("The task state store could not be read, the lineage is enough: %r", error)
-            return Ledger()
+            return 0, Ledger()
 
     def remembered_job(self) -> str:
         """Return the job that an earlier try left running, as far as is remembered, else an empty string."""
-        if (store := self._store) is None:
-            return ""
-        try:
-            state = store.get(STATE_KEY) or {}
-            last = Ledger.from_dict(state["ledger"]).entries[-1:] if state else ()
-        except Exception as error:
-            log.warning("The task state store could not be read: %r", error)
-            return ""
-        return "".join(entry.job_name for entry in last if entry.verdict is Kind.PENDING)
+        _, ledger = self._remembered()
+        return "".join(entry.job_name for entry in ledger.entries[-1:] if entry.verdict is Kind.PENDING)
 
     def asset_events(self, outlets: Any, reference: Reference | None, training_id: str) -> None:
         """Attach the checkpoint's reference to the events of the task's outlets."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -85,16 +85,20 @@ class Submitter:
             raise TrainingFailed(f"resume_from={self.plan.resume_from} cannot be used: {why}")
         return choice
 
-    def standing(self, course: Course, attempt: int) -> Reference | None:
+    def standing(self, course: Course, attempt: int, own: Sequence[Reference] = ()) -> Reference | None:
         """Return the checkpoint that stands before an attempt, to be shown: nothing else depends on it.
 
-        What was named to begin with may be gone by the time that nobody needs it any more.
+        What was named to begin with may be gone by the time that nobody needs it any more. Where something
+        that cannot be read stands in the way, the newest of the attempt's `own` that may be chosen counts.
         """
         try:
             return self.choose(course, attempt).reference
         except TrainingFailed as error:
             log.warning("%s", error)
-            return None
+            if not isinstance(error.__cause__, ManifestError):
+                return None
+        usable = (each for each in reversed(own) if not course.lineage.quarantine_reason(each))
+        return next(usable, None)
 
     def adopt(
         self, course: Course, intent: IntentRecord, seen: JobSeen | None = None, *, begun: bool = False
@@ -105,7 +109,7 @@ class Submitter:
         placement = placement_of(intent, self.plan.rules.ladder[0])
         placement = replace(placement, queue_timeout=None) if begun else placement
         waiting = self._wait(course, intent, placement, reference)
-        if self.disturbed and killing.meant(waiting.hold, self.training.last_try):
+        if self._is_unwanted(waiting):
             self.training.hook.cancel(intent.job_name)
             raise AttemptFailed(
                 "The task was ended while its job was looked at.", did="The job is cancelled."
@@ -127,7 +131,7 @@ class Submitter:
         waiting = self._wait(course, intent, placement, choice.reference)
         parent, _, job_id = intent.job_name.rpartition("/jobs/")
         job = self._job(course, intent, placement, job_id)
-        if self.disturbed and killing.meant(waiting.hold, self.training.last_try):
+        if self._is_unwanted(waiting):
             self.waiting = None
             raise AttemptFailed("The task was ended before its job was there.", did="No job was created.")
         try:
@@ -146,6 +150,10 @@ class Submitter:
         verb = "Adopted" if adopted else "Submitted"
         log.info("%s %s as attempt %d on %s: %s", verb, created.name, attempt, placement, choice.why)
         return waiting if adopted else self._queued(time.time())
+
+    def _is_unwanted(self, waiting: Waiting) -> bool:
+        """Whether a person ended the task before there was anything to cancel."""
+        return self.disturbed and killing.meant(waiting.hold, self.training.last_try)
 
     def _is_older(self, intent: IntentRecord) -> bool:
         """Whether the job that has the name of what was intended just now was over before that."""

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--json" in arguments:
             _print_error(error)
         return int(error.exit_code)
-    except Exception as error:  # a defect of ours: still one line, one code, and JSON for programs
+    except Exception as error:  # a defect of ours: no exit code of the training's, and JSON for programs
         log.exception("resume-run has failed in a way that it should not; please report this")
         if "--json" in arguments:
             _print_error(ResumeError(f"{type(error).__name__}: {error}"))

@@ -189,11 +189,12 @@ def test_a_deleted_lineage_is_a_new_training(world, code):
 # -- what would be left running ------------------------------------------------
 
 
-def test_the_last_try_leaves_no_job_when_the_store_is_out(world, monkeypatch):
-    """Nothing can be read any more; the job that is remembered is ended, since nobody will come for it."""
+@pytest.mark.parametrize(("tries", "cancelled"), [(1, True), (5, False)], ids=["last", "earlier"])
+def test_only_the_last_try_leaves_no_job_when_the_store_is_out(world, monkeypatch, tries, cancelled):
+    """Nothing can be read any more; the job that is remembered is ended when nobody will come for it."""
     step = world.begin()
     at_work(world, step)
-    world.ti.max_tries = 1
+    world.ti.max_tries = tries
     world.next_try()
     conductor = world.conductor()
 
@@ -204,25 +205,7 @@ def test_the_last_try_leaves_no_job_when_the_store_is_out(world, monkeypatch):
     with pytest.raises(StoreUnavailable) as failed:
         conductor.begin()
     conductor.forsake(failed.value)
-    assert world.batch.cancelled == [step.job_name]
-
-
-def test_an_earlier_try_leaves_it_for_the_next(world, monkeypatch):
-    """The same with a try left: the job goes on."""
-    step = world.begin()
-    at_work(world, step)
-    world.ti.max_tries = 5
-    world.next_try()
-    conductor = world.conductor()
-
-    def out(*_):
-        raise StoreUnavailable("out", uri="gs://b/l")
-
-    monkeypatch.setattr(Lineage, "history", out)
-    with pytest.raises(StoreUnavailable) as failed:
-        conductor.begin()
-    conductor.forsake(failed.value)
-    assert world.batch.alive == [step.job_name]
+    assert world.batch.alive == ([] if cancelled else [step.job_name])
 
 
 def test_a_fresh_start_ends_a_job_that_cannot_be_looked_at_yet(tmp_path):
@@ -331,4 +314,15 @@ def test_a_finished_training_is_published_although_a_newer_version_wrote_beside_
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 9}))
     finished = world.proceed(step)
     assert isinstance(finished, Finished)
-    assert finished.summary["step"] == 20
+    assert finished.summary["step"] == world.ti.xcoms["checkpoint"]["step"] == 20
+
+
+def test_a_finished_training_publishes_nothing_that_is_in_quarantine(world):
+    """Without any checkpoint that may be chosen there is none to hand on."""
+    step = world.begin()
+    world.run(step, commits=1, code=0)
+    lineage = Lineage.open(step.lineage)
+    lineage.quarantine(f"{step.lineage}/attempts/0001/checkpoints/000000", "nan")
+    finished = world.proceed(step)
+    assert isinstance(finished, Finished)
+    assert finished.summary["checkpoint_uri"] == world.ti.xcoms["checkpoint_uri"] == ""
